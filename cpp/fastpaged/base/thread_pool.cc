@@ -1,0 +1,199 @@
+#include "fastpaged/base/thread_pool.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "fastpaged/base/check.h"
+
+namespace fastpaged {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr auto kSpinTime = std::chrono::microseconds(50);
+
+// The gate: workers inside in the low bits, then the open bit, then the generation of the job.
+constexpr std::uint64_t kOneWorker = 1;
+constexpr std::uint64_t kOpen = std::uint64_t{1} << 16;
+constexpr std::uint64_t kOneGeneration = std::uint64_t{1} << 17;
+constexpr std::uint64_t kWorkersMask = kOpen - 1;
+
+std::uint64_t generation_of(std::uint64_t gate) {
+  return gate / kOneGeneration;
+}
+bool is_open(std::uint64_t gate) {
+  return (gate & kOpen) != 0;
+}
+bool is_empty(std::uint64_t gate) {
+  return (gate & kWorkersMask) == 0;
+}
+
+// The pool whose tile this thread is running.
+thread_local const ThreadPool* running_pool = nullptr;
+
+void relax_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins until holds() or kSpinTime has passed; says whether it holds.
+template <typename Condition>
+bool spin_until(const Condition& holds) {
+  constexpr int kChecksPerClock = 64;
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kChecksPerClock; ++i) {
+      if (holds()) {
+        return true;
+      }
+      relax_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return holds();
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  require(num_threads >= 1 && num_threads <= kMaxThreads, [&] {
+    return "num_threads must be in 1.." + std::to_string(kMaxThreads) + ", got " + std::to_string(num_threads);
+  });
+  workers_.reserve(static_cast<std::size_t>(num_threads - 1));
+  for (int thread = 1; thread < num_threads; ++thread) {
+    workers_.emplace_back([this, thread] { work(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::scoped_lock lock(sleep_mutex_);
+    stopping_.store(true);
+  }
+  wake_workers_.notify_all();
+  for (std::thread& worker : workers_) {
+    worker.join();
+  }
+}
+
+void ThreadPool::run(std::int64_t num_tiles, TileFn fn, void* context) {
+  invariant(running_pool != this, "ThreadPool: parallel_for called from within a tile");
+  if (num_tiles <= 0) {
+    return;
+  }
+  const std::scoped_lock lock(run_mutex_);
+  fn_ = fn;
+  context_ = context;
+  num_tiles_ = num_tiles;
+  error_ = nullptr;
+  next_tile_.store(0, std::memory_order_relaxed);
+
+  const bool alone = workers_.empty() || num_tiles == 1;
+  if (!alone) {
+    open_gate();
+  }
+  claim_tiles(0);
+  if (!alone) {
+    close_gate();
+  }
+  if (error_) {
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+}
+
+void ThreadPool::claim_tiles(int thread) noexcept {
+  const ThreadPool* outer = std::exchange(running_pool, this);
+  for (;;) {
+    const std::int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
+    if (tile >= num_tiles_) {
+      break;
+    }
+    try {
+      fn_(context_, tile, thread);
+    } catch (...) {
+      const std::scoped_lock lock(error_mutex_);
+      if (!error_) {
+        error_ = std::current_exception();
+      }
+      next_tile_.store(num_tiles_, std::memory_order_relaxed);
+    }
+  }
+  running_pool = outer;
+}
+
+void ThreadPool::open_gate() {
+  gate_.fetch_add(kOneGeneration + kOpen);
+  // Sequentially consistent on both sides: either we see the sleeper, or it sees the open gate before it sleeps.
+  if (num_sleeping_.load() > 0) {
+    {
+      const std::scoped_lock lock(sleep_mutex_);
+    }
+    wake_workers_.notify_all();
+  }
+}
+
+void ThreadPool::close_gate() {
+  gate_.fetch_sub(kOpen);
+  const auto everyone_left = [this] { return is_empty(gate_.load()); };
+  if (spin_until(everyone_left)) {
+    return;
+  }
+  std::unique_lock lock(sleep_mutex_);
+  caller_sleeps_.store(true);
+  wake_caller_.wait(lock, everyone_left);
+  caller_sleeps_.store(false);
+}
+
+void ThreadPool::work(int thread) {
+  std::uint64_t seen_generation = 0;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    if (enter(seen_generation)) {
+      claim_tiles(thread);
+      leave();
+    } else {
+      wait_for_news(seen_generation);
+    }
+  }
+}
+
+// One entry per job: what is left of a job that this thread has left is for the others to finish.
+bool ThreadPool::enter(std::uint64_t& seen_generation) {
+  std::uint64_t gate = gate_.load();
+  while (is_open(gate) && generation_of(gate) != seen_generation) {
+    if (gate_.compare_exchange_weak(gate, gate + kOneWorker)) {
+      seen_generation = generation_of(gate);
+      return true;
+    }
+  }
+  return false;
+}
+
+void ThreadPool::leave() {
+  const std::uint64_t gate = gate_.fetch_sub(kOneWorker) - kOneWorker;
+  if (is_empty(gate) && !is_open(gate) && caller_sleeps_.load()) {
+    {
+      const std::scoped_lock lock(sleep_mutex_);
+    }
+    wake_caller_.notify_one();
+  }
+}
+
+bool ThreadPool::news_since(std::uint64_t seen_generation) const {
+  const std::uint64_t gate = gate_.load();
+  return stopping_.load() || (is_open(gate) && generation_of(gate) != seen_generation);
+}
+
+void ThreadPool::wait_for_news(std::uint64_t seen_generation) {
+  const auto news = [&] { return news_since(seen_generation); };
+  if (spin_until(news)) {
+    return;
+  }
+  std::unique_lock lock(sleep_mutex_);
+  num_sleeping_.fetch_add(1);
+  wake_workers_.wait(lock, news);
+  num_sleeping_.fetch_sub(1);
+}
+
+}  // namespace fastpaged

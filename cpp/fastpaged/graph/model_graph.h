@@ -1,0 +1,94 @@
+// ModelGraph: a model's forward pass, recorded once, run every step with no Python.
+//
+// Recording: buffer() names a value, each op call appends a node. finalize() places the buffers in one arena by
+// liveness for the token budget. run() sets the row counts of the step and calls the op table, node by node.
+//
+// Invariants (check_invariants):
+//   1. every buffer lies inside the arena, on a multiple of Arena::kAlignment;
+//   2. buffers alive at the same node do not overlap;
+//   3. the output overlaps no other buffer: it stays as it is until the next run.
+// Not thread-safe: one thread records and runs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fastpaged/base/batch.h"
+#include "fastpaged/base/tensor_view.h"
+#include "fastpaged/base/thread_pool.h"
+#include "fastpaged/graph/arena.h"
+#include "fastpaged/graph/buffer_placement.h"
+#include "fastpaged/graph/check_batch.h"
+#include "fastpaged/graph/node.h"
+#include "fastpaged/ops/op_table.h"
+
+namespace fastpaged {
+
+class ModelGraph {
+ public:
+  ModelGraph(const OpTable& ops, ThreadPool& pool);  // REQUIRES: both outlive the graph
+
+  BufferId buffer(RowKind rows, std::int64_t cols, DType dtype);
+
+  // Each appends one node and throws std::invalid_argument naming what does not match. A buffer is read only after
+  // it was written, and is the `out` of one node alone. Weight views must outlive the graph.
+  void embedding(const TensorView& table, BufferId out);
+  // residual may be null. With one, x is updated in place: whatever reads x later reads the sum.
+  void rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out);
+  void linear(BufferId x, const PackedLinear& weight, BufferId out);
+  void rotary_cache_write(BufferId qkv, const TensorView& cos_sin, std::int32_t layer, BufferId q);
+  void paged_attention(BufferId q, std::int32_t layer, float scale, BufferId out);
+  void gated_activation(BufferId gate_up, Activation activation, BufferId out);
+  void gather_rows(BufferId x, BufferId out);
+
+  // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards.
+  void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples);
+  // [num_blocks, num_layers, 2, Hkv, block_size, D] bfloat16; must outlive the graph's runs.
+  void bind_kv_cache(const TensorView& kv_cache);
+  // Allocates nothing. With no samples the nodes on sampled rows are left out; with no tokens nothing runs.
+  // Throws std::invalid_argument for a batch beyond the budget or with an index that leaves its table.
+  void run(const Batch& batch);
+  [[nodiscard]] TensorView output() const;  // [R, vocab] float32 of the last run
+
+  [[nodiscard]] std::size_t arena_bytes() const { return arena_.num_bytes(); }
+  [[nodiscard]] std::string describe() const;  // one line per node, for people
+  void check_invariants() const;
+
+ private:
+  Buffer& at(const char* op, const char* argument, BufferId id);
+  Buffer& readable(const char* op, const char* argument, BufferId id, DType dtype);
+  Buffer& writable(const char* op, const char* argument, BufferId id, DType dtype, RowKind rows, std::int64_t cols);
+  void require_recording(const char* op) const;
+  void set_kv_shape(const char* op, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim);
+  [[nodiscard]] std::vector<Lifetime> lifetimes() const;
+
+  [[nodiscard]] TensorView view(std::optional<BufferId> id) const;   // this step's rows; empty() for none
+  [[nodiscard]] TensorView heads(std::optional<BufferId> id) const;  // the same, split into heads
+  [[nodiscard]] TensorView kv_layer(std::int32_t layer) const;
+  void run_node(EmbeddingParams& params, const Node& node, const Batch& batch);
+  void run_node(RmsNormParams& params, const Node& node, const Batch& batch);
+  void run_node(LinearParams& params, const Node& node, const Batch& batch);
+  void run_node(RotaryCacheWriteParams& params, const Node& node, const Batch& batch);
+  void run_node(PagedAttentionParams& params, const Node& node, const Batch& batch);
+  void run_node(GatedActivationParams& params, const Node& node, const Batch& batch);
+  void run_node(GatherRowsParams& params, const Node& node, const Batch& batch);
+
+  const OpTable* ops_;
+  ThreadPool* pool_;
+  std::vector<Buffer> buffers_;
+  std::vector<Node> nodes_;
+  std::optional<BufferId> output_;  // set by finalize()
+  Arena arena_;
+  BatchLimits limits_;
+  TensorView kv_cache_;
+  std::int32_t num_layers_ = 0;  // of the KV cache, as far as recorded
+  std::int64_t num_kv_heads_ = 0;
+  std::int64_t head_dim_ = 0;
+  std::int64_t num_tokens_ = 0;  // of the last run
+  std::int64_t num_samples_ = 0;
+};
+
+}  // namespace fastpaged

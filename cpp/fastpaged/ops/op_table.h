@@ -1,0 +1,48 @@
+// OpTable: the kernels of one instruction set, chosen once at run time.
+//
+//   scalar        plain C++ loops (ops/reference): the oracle of the tests, and what serves CPUs without the others
+//   avx512        AVX-512 with its bfloat16 dot product
+//   amx           AMX tiles for the linear layers, AVX-512 for the rest
+//   amx_emulated  the amx kernels with each tile instruction carried out in software: the tests' way to run them
+//                 on a CPU without AMX; never chosen by itself
+//
+// For one named table, an output element's bits depend on its own inputs alone: never on other rows, on the
+// number of rows, on the block size, or on the thread count.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/packed_linear.h"
+#include "fastpaged/ops/params.h"
+
+namespace fastpaged {
+
+struct OpTable {
+  const char* isa;
+  // parts: [N_i, K] bfloat16 or float32 weights stacked along N (q, k and v; gate and up). float32 is rounded to
+  // bfloat16. Any N >= 1 and K >= 1.
+  PackedLinear (*pack_linear)(std::span<const TensorView> parts, ThreadPool& pool);
+  void (*embedding)(const EmbeddingParams& params, ThreadPool& pool);
+  void (*rms_norm)(const RmsNormParams& params, ThreadPool& pool);
+  void (*linear)(const LinearParams& params, ThreadPool& pool);
+  void (*rotary_cache_write)(const RotaryCacheWriteParams& params, ThreadPool& pool);
+  void (*paged_attention)(const PagedAttentionParams& params, ThreadPool& pool);
+  void (*gated_activation)(const GatedActivationParams& params, ThreadPool& pool);
+  void (*gather_rows)(const GatherRowsParams& params, ThreadPool& pool);
+};
+
+// Every table this build knows, and those this CPU can run, best first.
+std::vector<std::string> known_isas();
+std::vector<std::string> supported_isas();
+
+// The table called `isa`. Throws std::invalid_argument naming the known and the supported ones.
+const OpTable& op_table(std::string_view isa);
+
+// FASTPAGED_ISA if it is set (an unknown or unsupported value throws std::invalid_argument), else the best supported.
+std::string default_isa();
+
+}  // namespace fastpaged

@@ -1,0 +1,22 @@
+// The reference ops: plain loops in portable C++, a file per op. They are the judges of the fast ones.
+// Sums run in index order, multiply and add apart, so that their bits are the same with every compiler and CPU.
+#pragma once
+
+#include <span>
+
+#include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/packed_linear.h"
+#include "fastpaged/ops/params.h"
+
+namespace fastpaged::reference {
+
+PackedLinear pack_linear(std::span<const TensorView> parts, ThreadPool& pool);
+void embedding(const EmbeddingParams& params, ThreadPool& pool);
+void rms_norm(const RmsNormParams& params, ThreadPool& pool);
+void linear(const LinearParams& params, ThreadPool& pool);
+void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool);
+void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
+void gated_activation(const GatedActivationParams& params, ThreadPool& pool);
+void gather_rows(const GatherRowsParams& params, ThreadPool& pool);
+
+}  // namespace fastpaged::reference

@@ -1,0 +1,20 @@
+// What every op table checks before it computes: ranks, shapes, dtypes, and the indices an op follows.
+// Each throws std::invalid_argument naming op and field. Nothing is checked again further in.
+#pragma once
+
+#include "fastpaged/ops/params.h"
+
+namespace fastpaged {
+
+constexpr std::int64_t kMaxHeadDim = 256;  // and a multiple of 16
+constexpr std::int64_t kMaxBlockSize = 256;
+
+void validate(const EmbeddingParams& params);
+void validate(const RmsNormParams& params);
+void validate(const LinearParams& params, const char* isa);  // isa: of the table that runs it
+void validate(const RotaryCacheWriteParams& params);
+void validate(const PagedAttentionParams& params);
+void validate(const GatedActivationParams& params);
+void validate(const GatherRowsParams& params);
+
+}  // namespace fastpaged

@@ -1,0 +1,23 @@
+// When a request ends, and how that is said.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fastpaged/base/types.h"
+
+namespace fastpaged {
+
+enum class FinishReason : std::uint8_t {
+  kStop,    // an end token
+  kLength,  // max_tokens, the model's limit, or the end of the KV pool
+  kAbort,   // the user's wish
+  kError,   // this request's own computation failed (NaN logits)
+};
+
+struct StopConditions {
+  std::int32_t max_tokens = 0;          // > 0
+  std::vector<TokenId> stop_token_ids;  // sorted; empty under ignore_eos
+};
+
+}  // namespace fastpaged

@@ -1,0 +1,66 @@
+#include "fastpaged/sampling/row_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fastpaged/sampling/philox.h"
+
+namespace fastpaged {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request) {
+  LogitRow row(logits, vocab_size);
+  scan_row(row, scan_);
+  RowSample sample;
+  sample.token.ok = !scan_.has_nan && scan_.max > -kInfinity;
+  if (!sample.token.ok) {
+    return sample;
+  }
+  if (scan_.max == kInfinity) {
+    limit_.resize(static_cast<std::size_t>(vocab_size));
+    std::transform(logits, logits + vocab_size, limit_.begin(),
+                   [](float logit) { return logit == kInfinity ? 0.0F : -kInfinity; });
+    row = LogitRow(limit_.data(), vocab_size);
+    scan_row(row, scan_);
+  }
+  sample.token.token_id = choose(row, request);
+  if (request.params.num_logprobs) {
+    add_logprobs(row, *request.params.num_logprobs, sample);
+  }
+  return sample;
+}
+
+TokenId RowSampler::choose(const LogitRow& row, const SampleRequest& request) {
+  if (!(request.params.temperature > 0.0F)) {
+    return scan_.argmax;
+  }
+  filter_.apply({row, scan_, request.params.temperature}, request.params, weights_);
+  return weights_.choose(uniform(request.params.seed, request.position));
+}
+
+void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample) {
+  weights_.assign({row, scan_, 1.0F}, keep_all());
+  const double log_total = std::log(weights_.total());
+  const auto logprob = [&](float logit) {
+    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(scan_.max)) - log_total);
+  };
+  const TokenId id = sample.token.token_id;
+  sample.logprob = logprob(row[id]);
+  sample.rank = id == scan_.argmax ? 1 : rank_of(row, id);
+  const std::int32_t n = std::clamp(num_alternatives, 0, row.size());
+  if (n > 0) {
+    select_best(row, scan_, n, best_);
+    std::sort(best_.begin(), best_.begin() + n, better);
+    for (std::int32_t i = 0; i < n; ++i) {
+      sample.top_ids.push_back(best_[i].id);
+      sample.top_logprobs.push_back(logprob(best_[i].logit));
+    }
+  }
+}
+
+}  // namespace fastpaged

@@ -1,0 +1,38 @@
+// RowSampler: one row of logits to one token. Holds the scratch of one thread, reused from row to row.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fastpaged/request/sampling_params.h"
+#include "fastpaged/sampling/row_scan.h"
+#include "fastpaged/sampling/token_filter.h"
+#include "fastpaged/sampling/token_weights.h"
+
+namespace fastpaged {
+
+struct RowSample {
+  SampledToken token;
+  float logprob = 0.0F;  // the rest is filled only if the request wants logprobs and the row is ok
+  std::int32_t rank = 0;
+  std::vector<std::int32_t> top_ids;
+  std::vector<float> top_logprobs;
+};
+
+class RowSampler {
+ public:
+  // logits [vocab_size], vocab_size > 0. What it does with NaN and infinities: see Sampler.
+  RowSample sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request);
+
+ private:
+  TokenId choose(const LogitRow& row, const SampleRequest& request);
+  void add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample);
+
+  RowScan scan_;
+  TokenFilter filter_;
+  TokenWeights weights_;
+  std::vector<RankedToken> best_;
+  std::vector<float> limit_;  // the row with +inf logits, taken to its limit
+};
+
+}  // namespace fastpaged

@@ -1,0 +1,59 @@
+#include "fastpaged/sampling/sampler.h"
+
+#include <limits>
+#include <string>
+
+#include "fastpaged/base/check.h"
+#include "fastpaged/base/default_float_environment.h"
+
+namespace fastpaged {
+namespace {
+
+void check_logits(const TensorView& logits, std::size_t num_requests) {
+  require(logits.dtype == DType::kFloat32 && logits.rank == 2, [&] {
+    return "logits must be a float32 tensor of rank 2, got rank " + std::to_string(logits.rank) +
+           (logits.dtype == DType::kFloat32 ? "" : " of another dtype");
+  });
+  require(logits.shape[0] == static_cast<std::int64_t>(num_requests), [&] {
+    return "logits must have one row per request, got " + std::to_string(logits.shape[0]) + " rows for " +
+           std::to_string(num_requests) + " requests";
+  });
+  constexpr std::int64_t kMaxVocab = std::numeric_limits<std::int32_t>::max() - kLogitBlock;
+  require(logits.shape[1] > 0 && logits.shape[1] <= kMaxVocab, [&] {
+    return "logits must have 1.." + std::to_string(kMaxVocab) + " columns, got " + std::to_string(logits.shape[1]);
+  });
+  require(logits.strides[1] == 1, [&] {
+    return "logits must have contiguous rows, got a column stride of " + std::to_string(logits.strides[1]);
+  });
+}
+
+SamplerOutput concatenate(std::span<const RowSample> rows) {
+  SamplerOutput output;
+  output.top_offsets.push_back(0);
+  for (const RowSample& row : rows) {
+    output.tokens.push_back(row.token);
+    output.logprobs.push_back(row.logprob);
+    output.ranks.push_back(row.rank);
+    output.top_ids.insert(output.top_ids.end(), row.top_ids.begin(), row.top_ids.end());
+    output.top_logprobs.insert(output.top_logprobs.end(), row.top_logprobs.begin(), row.top_logprobs.end());
+    output.top_offsets.push_back(static_cast<std::int32_t>(output.top_ids.size()));
+  }
+  return output;
+}
+
+}  // namespace
+
+Sampler::Sampler(ThreadPool& pool) : pool_(pool), row_samplers_(static_cast<std::size_t>(pool.num_threads())) {}
+
+SamplerOutput Sampler::sample(const TensorView& logits, std::span<const SampleRequest> requests) {
+  check_logits(logits, requests.size());
+  std::vector<RowSample> rows(requests.size());
+  pool_.parallel_for(logits.shape[0], [&](std::int64_t row, int thread) {
+    const DefaultFloatEnvironment environment;
+    rows[row] = row_samplers_[thread].sample(logits.row<const float>(row), static_cast<std::int32_t>(logits.shape[1]),
+                                             requests[row]);
+  });
+  return concatenate(rows);
+}
+
+}  // namespace fastpaged

@@ -1,0 +1,45 @@
+// Sampler: logits -> tokens and logprobs on the CPU. Each row depends on its own logits, params, seed and position
+// only.
+//
+// Per row: temperature 0 takes the best token (the largest logit, the smaller id of equals). Otherwise temperature,
+// min_p, top_k, top_p (token_filter.h), then one draw: inverse CDF in the order of ids at uniform(seed, position).
+// Logprobs are those of the raw logits, before temperature and filters.
+//
+// A row with a NaN, or with nothing above -inf, is not ok: token 0, no logprobs; other rows do not notice.
+// A row with +inf is taken to its limit: its +inf tokens share the probability evenly, the others have none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fastpaged/base/tensor_view.h"
+#include "fastpaged/base/thread_pool.h"
+#include "fastpaged/request/sampling_params.h"
+#include "fastpaged/sampling/row_sampler.h"
+
+namespace fastpaged {
+
+struct SamplerOutput {
+  std::vector<SampledToken> tokens;  // [R]
+  std::vector<float> logprobs;       // [R] of the sampled token, log-softmax of the raw logits; 0 unless asked for
+  std::vector<std::int32_t> ranks;   // [R] 1-based rank of the sampled token among the raw logits; 0 unless asked for
+  std::vector<std::int32_t> top_offsets;  // [R + 1] row r's alternatives: top_ids[top_offsets[r] .. top_offsets[r + 1])
+  std::vector<std::int32_t> top_ids;      // best first, ties by smaller id
+  std::vector<float> top_logprobs;
+};
+
+// One call at a time.
+class Sampler {
+ public:
+  explicit Sampler(ThreadPool& pool);  // REQUIRES: the pool outlives the sampler
+  // logits: [R, vocab] float32, rows contiguous. Throws std::invalid_argument if it is not, or if R differs from
+  // requests.size(). REQUIRES: params that pass validate(). Alternatives beyond the vocabulary are left out.
+  SamplerOutput sample(const TensorView& logits, std::span<const SampleRequest> requests);
+
+ private:
+  ThreadPool& pool_;
+  std::vector<RowSampler> row_samplers_;  // one per thread
+};
+
+}  // namespace fastpaged

@@ -1,0 +1,109 @@
+#include "fastpaged/scheduler/batch_builder.h"
+
+#include <algorithm>
+#include <string>
+
+#include "fastpaged/base/check.h"
+
+namespace fastpaged {
+
+namespace {
+
+// Neither a sequence's limit nor the pool lets a table grow beyond this.
+std::int64_t max_table_size(const Scheduler& scheduler) {
+  const KVCacheManager& kv_cache = scheduler.kv_cache();
+  return std::min(kv_cache.num_blocks(), kv_cache.blocks_for(scheduler.config().max_model_len));
+}
+
+// A step has no more sequences than tokens.
+std::int64_t max_batch_rows(const SchedulerConfig& config) {
+  return std::min(config.max_num_seqs, config.max_num_batched_tokens);
+}
+
+}  // namespace
+
+BatchBuilder::BatchBuilder(const Scheduler& scheduler)
+    : scheduler_(&scheduler),
+      token_ids_(scheduler.config().max_num_batched_tokens),
+      positions_(scheduler.config().max_num_batched_tokens),
+      slot_mapping_(scheduler.config().max_num_batched_tokens),
+      query_start_(max_batch_rows(scheduler.config()) + 1),
+      context_lens_(max_batch_rows(scheduler.config())),
+      block_tables_(max_batch_rows(scheduler.config()) * max_table_size(scheduler)),
+      sample_rows_(max_batch_rows(scheduler.config())),
+      sample_requests_(max_batch_rows(scheduler.config())) {}
+
+const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
+  scheduler_->plan().require_current(plan);
+  const std::span<const PlannedSequence> sequences = scheduler_->plan().sequences();
+  std::int32_t widest = 0;
+  for (const PlannedSequence& planned : sequences) {
+    require(planned.sequence != nullptr, [&] {
+      return "plan holds group_id " + std::to_string(planned.what.group_id) + ", which was aborted since";
+    });
+    widest = std::max(widest, planned.sequence->table().size());
+  }
+  batch_.max_blocks_per_sequence = widest;
+
+  std::int32_t token_row = 0;
+  std::int32_t sequence_row = 0;
+  num_samples_ = 0;
+  for (const PlannedSequence& planned : sequences) {
+    query_start_[sequence_row] = token_row;
+    context_lens_[sequence_row] = planned.what.first_token + planned.what.num_tokens;
+    write_block_table(planned.sequence->table().blocks(), sequence_row);
+    write_tokens(planned, token_row);
+    token_row += planned.what.num_tokens;
+    ++sequence_row;
+    if (planned.what.samples) {
+      sample_rows_[num_samples_] = token_row - 1;
+      sample_requests_[num_samples_] = {planned.group->sampling, planned.sequence->num_tokens()};
+      ++num_samples_;
+    }
+  }
+  query_start_[sequence_row] = token_row;
+
+  const auto first = [](const std::vector<std::int32_t>& array, std::int64_t count) {
+    return std::span(array).first(static_cast<std::size_t>(count));
+  };
+  batch_.token_ids = first(token_ids_, token_row);
+  batch_.positions = first(positions_, token_row);
+  batch_.slot_mapping = first(slot_mapping_, token_row);
+  batch_.query_start = first(query_start_, sequence_row + 1);
+  batch_.context_lens = first(context_lens_, sequence_row);
+  batch_.block_tables = first(block_tables_, std::int64_t{sequence_row} * widest);
+  batch_.sample_rows = first(sample_rows_, num_samples_);
+  return batch_;
+}
+
+std::span<const SampleRequest> BatchBuilder::sample_requests() const {
+  return std::span(sample_requests_).first(static_cast<std::size_t>(num_samples_));
+}
+
+void BatchBuilder::write_tokens(const PlannedSequence& planned, std::int32_t first_row) {
+  const std::int32_t block_size = scheduler_->kv_cache().block_size();
+  const std::span<const TokenId> token_ids = planned.sequence->token_ids();
+  const std::span<const BlockId> blocks = planned.sequence->table().blocks();
+  std::int32_t position = planned.what.first_token;
+  const std::int32_t end = position + planned.what.num_tokens;
+  std::copy(token_ids.begin() + position, token_ids.begin() + end, token_ids_.begin() + first_row);
+
+  std::int32_t row = first_row;
+  while (position < end) {  // a block at a time: one division, not one per token
+    const std::int32_t index = position / block_size;
+    const std::int32_t block_end = std::min(end, (index + 1) * block_size);
+    const std::int32_t slot_of_position_0 = (blocks[index] - index) * block_size;
+    for (; position < block_end; ++position, ++row) {
+      positions_[row] = position;
+      slot_mapping_[row] = slot_of_position_0 + position;
+    }
+  }
+}
+
+void BatchBuilder::write_block_table(std::span<const BlockId> blocks, std::int32_t row) {
+  const std::int64_t width = batch_.max_blocks_per_sequence;
+  const auto begin = block_tables_.begin() + row * width;
+  std::fill(std::copy(blocks.begin(), blocks.end(), begin), begin + width, 0);
+}
+
+}  // namespace fastpaged

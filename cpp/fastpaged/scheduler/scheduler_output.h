@@ -1,0 +1,44 @@
+// SchedulerOutput: one step's decision as a value: {sequence: num_tokens}.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "fastpaged/base/types.h"
+#include "fastpaged/request/stopping.h"
+
+namespace fastpaged {
+
+struct ScheduledSequence {
+  GroupId group_id = 0;
+  SequenceId sequence_id = 0;
+  std::int32_t first_token = 0;  // index of the first token computed in this step
+  std::int32_t num_tokens = 0;   // > 0
+  bool samples = false;          // the last known token is among them: a new one is sampled
+
+  bool operator==(const ScheduledSequence&) const = default;
+};
+
+// What a step did to one sequence, as the outside hears of it.
+struct SequenceEvent {
+  GroupId group_id = 0;
+  SequenceId sequence_id = 0;
+  std::int32_t sample_row = 0;  // row of the sampler's output; meaningful if has_token
+  bool has_token = false;
+  TokenId token_id = 0;
+  bool finished = false;
+  FinishReason finish_reason = FinishReason::kStop;  // meaningful if finished
+};
+
+struct SchedulerOutput {
+  std::uint64_t step = 0;                    // which schedule() of its scheduler made it, from 1
+  std::vector<ScheduledSequence> scheduled;  // sampling rows in this order
+  std::vector<GroupId> preempted;
+  // Requests that ended while planning, without a token: a lone sequence that has reached the end of the pool.
+  // They are repeated in each plan until an update() has reported them.
+  std::vector<SequenceEvent> ended;
+  std::int32_t num_tokens = 0;
+  std::int32_t num_samples = 0;
+};
+
+}  // namespace fastpaged

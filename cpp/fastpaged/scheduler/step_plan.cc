@@ -1,0 +1,78 @@
+#include "fastpaged/scheduler/step_plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include "fastpaged/base/check.h"
+
+namespace fastpaged {
+
+void StepPlan::start(std::int32_t budget) {
+  ++step_;
+  spent_ = false;
+  budget_ = budget;
+  num_tokens_ = 0;
+  num_samples_ = 0;
+  sequences_.clear();
+}
+
+void StepPlan::add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
+  invariant(num_tokens > 0 && num_tokens <= budget_, "StepPlan: over the token budget");
+  const bool samples = num_tokens == sequence.num_uncomputed_tokens();
+  sequences_.push_back(
+      {{group.id, sequence.id(), sequence.num_computed_tokens(), num_tokens, samples}, &group, &sequence});
+  budget_ -= num_tokens;
+  num_tokens_ += num_tokens;
+  num_samples_ += samples ? 1 : 0;
+}
+
+void StepPlan::take_out(const SequenceGroup& group) {
+  std::erase_if(sequences_, [&](const PlannedSequence& planned) {
+    if (planned.group != &group) {
+      return false;
+    }
+    budget_ += planned.what.num_tokens;
+    num_tokens_ -= planned.what.num_tokens;
+    num_samples_ -= planned.what.samples ? 1 : 0;
+    return true;
+  });
+}
+
+SchedulerOutput StepPlan::output() const {
+  SchedulerOutput output;
+  output.step = step_;
+  output.num_tokens = num_tokens_;
+  output.num_samples = num_samples_;
+  output.scheduled.reserve(sequences_.size());
+  for (const PlannedSequence& planned : sequences_) {
+    output.scheduled.push_back(planned.what);
+  }
+  return output;
+}
+
+void StepPlan::require_current(const SchedulerOutput& plan) const {
+  require(plan.step == step_ && !spent_, [&] {
+    return "plan must be the last one and not updated yet: got step " + std::to_string(plan.step) + ", the last is " +
+           std::to_string(step_) + (spent_ ? " (updated)" : "");
+  });
+  const bool same = std::equal(plan.scheduled.begin(), plan.scheduled.end(), sequences_.begin(), sequences_.end(),
+                               [](const ScheduledSequence& a, const PlannedSequence& b) { return a == b.what; });
+  require(same,
+          [&] { return "plan of step " + std::to_string(plan.step) + " was made by another scheduler or changed"; });
+}
+
+void StepPlan::forget(const SequenceGroup& group) {
+  for (PlannedSequence& planned : sequences_) {
+    if (planned.group == &group) {
+      planned.group = nullptr;
+      planned.sequence = nullptr;
+    }
+  }
+}
+
+void StepPlan::spend() {
+  spent_ = true;
+  sequences_.clear();
+}
+
+}  // namespace fastpaged

@@ -1,0 +1,45 @@
+// StepPlan: the scheduler's own side of a SchedulerOutput. It is drawn up under a token budget, may lose groups while
+// being drawn up (preempted) and afterwards (aborted), and remembers which objects the plan's ids stand for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "fastpaged/scheduler/scheduler_output.h"
+#include "fastpaged/scheduler/sequence_group.h"
+
+namespace fastpaged {
+
+struct PlannedSequence {
+  ScheduledSequence what;
+  SequenceGroup* group = nullptr;  // both null once the request has gone
+  Sequence* sequence = nullptr;
+};
+
+class StepPlan {
+ public:
+  void start(std::int32_t budget);  // a new, empty plan
+  [[nodiscard]] std::int32_t budget() const { return budget_; }
+  void add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);  // REQUIRES: num_tokens <= budget()
+  void take_out(const SequenceGroup& group);  // as if never planned; its budget comes back
+
+  [[nodiscard]] SchedulerOutput output() const;
+  // Throws std::invalid_argument unless `plan` is this one and not spent yet.
+  void require_current(const SchedulerOutput& plan) const;
+
+  [[nodiscard]] std::span<const PlannedSequence> sequences() const { return sequences_; }
+  [[nodiscard]] std::int32_t num_samples() const { return num_samples_; }
+  void forget(const SequenceGroup& group);  // keeps its place and its sampling row, not its pointers
+  void spend();                             // update() is done with it
+
+ private:
+  std::uint64_t step_ = 0;
+  bool spent_ = true;
+  std::int32_t budget_ = 0;
+  std::int32_t num_tokens_ = 0;
+  std::int32_t num_samples_ = 0;
+  std::vector<PlannedSequence> sequences_;
+};
+
+}  // namespace fastpaged

@@ -1,0 +1,15 @@
+// One bind_*() per file of this folder.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace fastpaged::bindings {
+
+void bind_device(pybind11::module_& m);
+void bind_weights(pybind11::module_& m);
+void bind_ops(pybind11::module_& m);
+void bind_graph(pybind11::module_& m);
+void bind_scheduler(pybind11::module_& m);
+void bind_sampling(pybind11::module_& m);
+
+}  // namespace fastpaged::bindings

@@ -1,0 +1,114 @@
+// Sampler and what it answers.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/handles.h"
+#include "bindings/tensor_arg.h"
+#include "fastpaged/sampling/sampler.h"
+
+namespace py = pybind11;
+
+namespace fastpaged::bindings {
+namespace {
+
+// A sampler that keeps its device's thread pool alive.
+class DeviceSampler {
+ public:
+  explicit DeviceSampler(std::shared_ptr<CpuDevice> device) : device_(std::move(device)), sampler_(device_->pool) {}
+
+  SamplerOutput sample(const py::object& logits, std::span<const SampleRequest> requests) {
+    const TensorArg logits_arg(logits, "logits", DType::kFloat32);
+    const py::gil_scoped_release release;
+    return sampler_.sample(logits_arg.view(), requests);
+  }
+
+ private:
+  std::shared_ptr<CpuDevice> device_;
+  Sampler sampler_;
+};
+
+SamplerOutput sample_batch(DeviceSampler& sampler, const py::object& logits, const BatchHandle& batch) {
+  return sampler.sample(logits, batch.sample_requests);
+}
+
+SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, const std::vector<SamplingParams>& params,
+                          const std::vector<std::int64_t>& positions) {
+  require(params.size() == positions.size(), [&] {
+    return "positions must have one entry per params, got " + std::to_string(positions.size()) + " for " +
+           std::to_string(params.size());
+  });
+  std::vector<SampleRequest> requests;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    requests.push_back({params[i], positions[i]});
+  }
+  return sampler.sample(logits, requests);
+}
+
+template <typename T, typename From, typename Field>
+py::array_t<T> to_numpy(const std::vector<From>& values, Field field) {
+  py::array_t<T> array(static_cast<py::ssize_t>(values.size()));
+  T* out = array.mutable_data();
+  for (const From& value : values) {
+    *out++ = field(value);
+  }
+  array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+std::vector<std::pair<std::int32_t, float>> top_logprobs(const SamplerOutput& output, std::int64_t row) {
+  const auto num_rows = static_cast<std::int64_t>(output.tokens.size());
+  require(row >= 0 && row < num_rows, [&] {
+    return "row must be one of the " + std::to_string(num_rows) + " rows, from 0 on, got " + std::to_string(row);
+  });
+  std::vector<std::pair<std::int32_t, float>> alternatives;
+  for (std::int32_t i = output.top_offsets[row]; i < output.top_offsets[row + 1]; ++i) {
+    alternatives.emplace_back(output.top_ids[i], output.top_logprobs[i]);
+  }
+  return alternatives;
+}
+
+void bind_output(py::module_& m) {
+  py::class_<SamplerOutput>(m, "SamplerOutput", "Rows in the order of Batch.sample_rows. Read-only copies.")
+      .def_property_readonly("token_ids",
+                             [](const SamplerOutput& output) {
+                               return to_numpy<std::int32_t>(output.tokens,
+                                                             [](const SampledToken& token) { return token.token_id; });
+                             })
+      .def_property_readonly("ok",
+                             [](const SamplerOutput& output) {
+                               return to_numpy<bool>(output.tokens, [](const SampledToken& token) { return token.ok; });
+                             })
+      .def_property_readonly("logprobs",
+                             [](const SamplerOutput& output) {
+                               return to_numpy<float>(output.logprobs, [](float logprob) { return logprob; });
+                             })
+      .def_property_readonly("ranks",
+                             [](const SamplerOutput& output) {
+                               return to_numpy<std::int32_t>(output.ranks, [](std::int32_t rank) { return rank; });
+                             })
+      .def("top_logprobs", &top_logprobs, py::arg("row"),
+           "(token_id, logprob), best first; empty unless the request asked.");
+}
+
+}  // namespace
+
+void bind_sampling(py::module_& m) {
+  bind_output(m);
+  py::class_<DeviceSampler>(m, "Sampler", "Logits to tokens and logprobs; one call at a time.")
+      .def(py::init<std::shared_ptr<CpuDevice>>(), py::arg("device").none(false))
+      .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),
+           "Uses the sampling params the builder kept beside the batch. Releases the GIL.")
+      .def("sample_rows", &sample_rows, py::arg("logits"), py::arg("params"), py::arg("positions"),
+           "The same for rows of no batch: params and position of each row. Releases the GIL.");
+}
+
+}  // namespace fastpaged::bindings

@@ -1,0 +1,55 @@
+// Weights on their way in: GGUF blocks to numbers, rows to the packed layout of an op table.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/handles.h"
+#include "bindings/tensor_arg.h"
+#include "fastpaged/ops/dequantize.h"
+#include "fastpaged/ops/packed_linear.h"
+
+namespace py = pybind11;
+
+namespace fastpaged::bindings {
+namespace {
+
+std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts) {
+  std::vector<TensorArg> args;
+  std::vector<TensorView> views;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string name = "parts[" + std::to_string(i) + "]";
+    args.emplace_back(parts[i], name.c_str(), std::initializer_list<DType>{DType::kBFloat16, DType::kFloat32},
+                      Access::kRead);
+    views.push_back(args.back().view());
+  }
+  const py::gil_scoped_release release;
+  return std::make_shared<PackedLinear>(device.ops.pack_linear(views, device.pool));
+}
+
+void dequantize_array(CpuDevice& device, const std::string& kind, const py::object& data, const py::object& out) {
+  const BytesArg bytes(data, "data");
+  const TensorArg numbers(out, "out", {DType::kBFloat16, DType::kFloat32}, Access::kWrite);
+  const GgufKind gguf_kind = gguf_kind_from_name(kind);
+  const py::gil_scoped_release release;
+  dequantize(gguf_kind, bytes.bytes(), numbers.view(), device.pool);
+}
+
+}  // namespace
+
+void bind_weights(py::module_& m) {
+  py::class_<PackedLinear, std::shared_ptr<PackedLinear>>(
+      m, "PackedLinear", "The weight [out_features, in_features] of a linear layer, in one op table's layout.")
+      .def(py::init(&pack), py::arg("device"), py::arg("parts"), py::keep_alive<1, 2>(),
+           "Stacks parts [N_i, K] along N and packs them.")
+      .def_property_readonly("out_features", &PackedLinear::out_features)
+      .def_property_readonly("in_features", &PackedLinear::in_features)
+      .def_property_readonly("num_bytes", &PackedLinear::num_bytes);
+
+  m.def("dequantize", &dequantize_array, py::arg("device"), py::arg("kind"), py::arg("data"), py::arg("out"),
+        "GGUF blocks of `kind` to out, bfloat16 bits or float32; sizes must match.");
+}
+
+}  // namespace fastpaged::bindings

@@ -1,0 +1,28 @@
+// What the bindings pass between one another: small handles around core objects.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "fastpaged/base/batch.h"
+#include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/op_table.h"
+#include "fastpaged/request/sampling_params.h"
+
+namespace fastpaged::bindings {
+
+// One op table and one thread pool; shared by whatever is made from it.
+struct CpuDevice {
+  CpuDevice(const std::string& isa, int num_threads) : ops(op_table(isa)), pool(num_threads) {}
+  const OpTable& ops;
+  ThreadPool pool;
+};
+
+// A batch and its sampling rows; views into the BatchBuilder that made it.
+struct BatchHandle {
+  Batch batch;
+  std::span<const SampleRequest> sample_requests;
+};
+
+}  // namespace fastpaged::bindings

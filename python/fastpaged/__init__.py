@@ -1,0 +1,72 @@
+"""fastpaged: an LLM serving engine after the PagedAttention paper.
+
+`import fastpaged` is quick: what is heavy (the engine, numpy, tokenizers) is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastpaged._core import __version__
+    from fastpaged.config import EngineConfig
+    from fastpaged.engine.llm_engine import LLMEngine
+    from fastpaged.errors import (
+        EngineClosedError,
+        FastpagedError,
+        InvalidRequestError,
+        ModelFormatError,
+        ModelNotFoundError,
+    )
+    from fastpaged.llm import LLM
+    from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from fastpaged.sampling_params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EngineClosedError",
+    "EngineConfig",
+    "FastpagedError",
+    "InvalidRequestError",
+    "LLMEngine",
+    "Logprob",
+    "ModelFormatError",
+    "ModelNotFoundError",
+    "RequestMetrics",
+    "RequestOutput",
+    "SamplingParams",
+    "__version__",
+]
+
+
+def _home(name: str) -> str:
+    """The module a public name lives in."""
+    match name:
+        case "__version__":
+            return "fastpaged._core"
+        case "LLM":
+            return "fastpaged.llm"
+        case "LLMEngine":
+            return "fastpaged.engine.llm_engine"
+        case "EngineConfig":
+            return "fastpaged.config"
+        case "SamplingParams":
+            return "fastpaged.sampling_params"
+        case _ if name.endswith("Error"):
+            return "fastpaged.errors"
+        case _:
+            return "fastpaged.outputs"
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'fastpaged' has no attribute {name!r}")
+    value: object = getattr(import_module(_home(name)), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

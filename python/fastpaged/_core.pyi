@@ -1,0 +1,214 @@
+"""The C++ core. Arrays cross through the buffer protocol; bfloat16 travels as its bits in uint16 arrays.
+
+Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+
+# ---- device (bind_device.cc)
+
+def known_isas() -> list[str]: ...
+def supported_isas() -> list[str]: ...
+def default_isa() -> str:
+    """FASTPAGED_ISA, or the best this CPU has. Raises ValueError for an unsupported FASTPAGED_ISA."""
+
+def available_cpus() -> int:
+    """CPUs this process may use: affinity mask and cgroup quota, at least 1."""
+
+class CpuDevice:
+    """One op table and one thread pool. Everything made from it keeps it alive."""
+
+    def __init__(self, isa: str, num_threads: int) -> None: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def num_threads(self) -> int: ...
+
+# ---- weights (bind_weights.cc)
+
+class PackedLinear:
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+
+    def __init__(self, device: CpuDevice, parts: Sequence[npt.NDArray[np.uint16] | npt.NDArray[np.float32]]) -> None:
+        """Stacks parts [N_i, K] along N and packs them."""
+    @property
+    def out_features(self) -> int: ...
+    @property
+    def in_features(self) -> int: ...
+    @property
+    def num_bytes(self) -> int: ...
+
+def dequantize(device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]) -> None:
+    """GGUF blocks of `kind` ("Q4_1", "Q8_0", "F16", "F32", "BF16") to out, bfloat16 bits or float32; sizes must match."""
+
+# ---- ops, one by one, for tests and benchmarks (bind_ops.cc): each takes a CpuDevice and the arrays of its params struct
+
+def embedding(device: CpuDevice, token_ids: npt.NDArray[np.int32], table: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None: ...
+def rms_norm(device: CpuDevice, x: npt.NDArray[np.float32], residual: npt.NDArray[np.float32] | None, weight: npt.NDArray[np.float32], eps: float, out: npt.NDArray[np.uint16]) -> None: ...
+def linear(device: CpuDevice, x: npt.NDArray[np.uint16], weight: PackedLinear, out: npt.NDArray[np.float32]) -> None: ...
+def rotary_cache_write(device: CpuDevice, qkv: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], slot_mapping: npt.NDArray[np.int32], cos_sin: npt.NDArray[np.float32], kv_cache: npt.NDArray[np.uint16], q: npt.NDArray[np.uint16]) -> None: ...
+def paged_attention(device: CpuDevice, q: npt.NDArray[np.uint16], kv_cache: npt.NDArray[np.uint16], query_start: npt.NDArray[np.int32], context_lens: npt.NDArray[np.int32], block_tables: npt.NDArray[np.int32], scale: float, out: npt.NDArray[np.uint16]) -> None: ...
+def gated_activation(device: CpuDevice, gate_up: npt.NDArray[np.float32], activation: str, out: npt.NDArray[np.uint16]) -> None: ...
+def gather_rows(device: CpuDevice, x: npt.NDArray[np.float32], rows: npt.NDArray[np.int32], out: npt.NDArray[np.float32]) -> None: ...
+
+# ---- graph (bind_graph.cc)
+
+class ModelGraph:
+    def __init__(self, device: CpuDevice) -> None: ...
+    def buffer(self, rows: str, cols: int, dtype: str) -> int:
+        """rows "tokens" or "samples"; dtype "float32" or "bfloat16"."""
+    def embedding(self, table: npt.NDArray[np.uint16], out: int) -> None: ...
+    def rms_norm(self, x: int, residual: int | None, weight: npt.NDArray[np.float32], eps: float, out: int) -> None: ...
+    def linear(self, x: int, weight: PackedLinear, out: int) -> None: ...
+    def rotary_cache_write(self, qkv: int, cos_sin: npt.NDArray[np.float32], layer: int, q: int) -> None: ...
+    def paged_attention(self, q: int, layer: int, scale: float, out: int) -> None: ...
+    def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
+    def gather_rows(self, x: int, out: int) -> None: ...
+    def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
+    def bind_kv_cache(self, kv_cache: npt.NDArray[np.uint16]) -> None:
+        """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def run(self, batch: Batch) -> None:
+        """Releases the GIL."""
+    def describe(self) -> str:
+        """One line per node, with its buffers."""
+    def check_invariants(self) -> None: ...
+    @property
+    def arena_bytes(self) -> int: ...
+    @property
+    def output(self) -> npt.NDArray[np.float32]:
+        """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
+
+# ---- scheduler (bind_scheduler.cc)
+
+class SamplingParams:
+    def __init__(
+        self, *, temperature: float, top_p: float, top_k: int, min_p: float, seed: int, num_logprobs: int | None
+    ) -> None: ...
+
+class FinishReason:
+    """Enum: STOP, LENGTH, ABORT, ERROR."""
+
+    STOP: FinishReason
+    LENGTH: FinishReason
+    ABORT: FinishReason
+    ERROR: FinishReason
+    @property
+    def name(self) -> str: ...
+
+class SequenceEvent:
+    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished."""
+
+    @property
+    def group_id(self) -> int: ...
+    @property
+    def sequence_id(self) -> int: ...
+    @property
+    def token_id(self) -> int | None: ...
+    @property
+    def sample_row(self) -> int | None: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+
+class SchedulerOutput:
+    @property
+    def scheduled(self) -> list[tuple[int, int, int]]:
+        """(group_id, first_token, num_tokens) of each sequence in this step."""
+    @property
+    def preempted(self) -> list[int]: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def num_samples(self) -> int: ...
+
+class Batch:
+    """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def positions(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def slot_mapping(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def query_start(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def context_lens(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def block_tables(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def sample_rows(self) -> npt.NDArray[np.int32]: ...
+
+class Scheduler:
+    """Not thread-safe: one call at a time, though some release the GIL. num_waiting and num_running count requests."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        long_prefill_token_threshold: int = 0,
+    ) -> None: ...
+    def add(
+        self,
+        group_id: int,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        max_tokens: int,
+        stop_token_ids: Sequence[int],
+    ) -> None: ...
+    def abort(self, group_id: int) -> bool: ...
+    def schedule(self) -> SchedulerOutput:
+        """Releases the GIL."""
+    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
+        """Events of this step: first the requests that ended while planning, then one per sampling row, less those
+        aborted since. Releases the GIL."""
+    def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
+        """update() with tokens from elsewhere, one per sampling row; None for a row whose logits held a NaN."""
+    def has_unfinished(self) -> bool: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def num_running(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def num_free_blocks(self) -> int: ...
+    def free_blocks(self) -> npt.NDArray[np.int32]: ...
+    def num_preemptions(self, group_id: int) -> int: ...
+    def check_invariants(self) -> None: ...
+
+class BatchBuilder:
+    def __init__(self, scheduler: Scheduler) -> None: ...
+    def build(self, plan: SchedulerOutput) -> Batch:
+        """Releases the GIL."""
+
+# ---- sampling (bind_sampling.cc)
+
+class SamplerOutput:
+    """Rows in the order of Batch.sample_rows. Read-only numpy copies, one property each."""
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]: ...
+    @property
+    def logprobs(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def ranks(self) -> npt.NDArray[np.int32]: ...
+    def top_logprobs(self, row: int) -> list[tuple[int, float]]:
+        """(token_id, logprob), best first; empty unless the request asked."""
+
+class Sampler:
+    def __init__(self, device: CpuDevice) -> None: ...
+    def sample(self, logits: npt.NDArray[np.float32], batch: Batch) -> SamplerOutput:
+        """Uses the sampling params the builder kept beside the batch. Releases the GIL."""
+    def sample_rows(self, logits: npt.NDArray[np.float32], params: Sequence[SamplingParams], positions: Sequence[int]) -> SamplerOutput:
+        """The same for rows of no batch: params and position of each row. Releases the GIL."""

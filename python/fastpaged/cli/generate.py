@@ -1,0 +1,142 @@
+"""`fastpaged generate`: one prompt, one answer; streamed for people, one JSON object for machines."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fastpaged.cli.logprob_table import logprob_table
+from fastpaged.cli.timeline import Timeline
+from fastpaged.progress import ProgressBar
+from fastpaged.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastpaged.llm import LLM
+    from fastpaged.outputs import RequestOutput
+
+DEFAULT_MAX_TOKENS = 256
+
+# Options that are a field of the same name of SamplingParams or of EngineConfig: absent, the field's default holds.
+_SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "ignore_eos", "logprobs")
+_ENGINE_FIELDS = ("max_model_len", "block_size", "num_blocks", "num_threads", "isa")
+
+
+def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the subcommand to the parser of `fastpaged`."""
+    parser = commands.add_parser(
+        "generate",
+        help="answer one prompt",
+        description="Answer one prompt. The text streams to stdout as it comes; a line of figures follows on stderr.",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    parser.add_argument("--model", required=True, metavar="PATH", help="a .gguf file, or a folder with a model")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
+    prompt.add_argument("--chat", metavar="TEXT", help="a user's message, put through the model's chat template")
+    parser.add_argument("--json", action="store_true", default=False, help="print one JSON object instead of the text")
+    _add_sampling(parser.add_argument_group("sampling"))
+    _add_engine(parser.add_argument_group("engine"))
+
+
+def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        default=DEFAULT_MAX_TOKENS,
+        help="generate at most N tokens (default: %(default)s)",
+    )
+    group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token (default: 1)")
+    group.add_argument("--top-p", type=float, metavar="X", help="keep the likeliest tokens up to this probability")
+    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens")
+    group.add_argument("--min-p", type=float, metavar="X", help="keep tokens this likely relative to the best")
+    group.add_argument("--seed", type=int, metavar="S", help="repeat an answer (default: drawn)")
+    group.add_argument("--ignore-eos", action="store_true", help="go on after an end-of-sequence token")
+    group.add_argument(
+        "--logprobs", type=int, metavar="K", help="show each token's logprob and those of the K likeliest alternatives"
+    )
+
+
+def _add_engine(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max-model-len", type=int, metavar="N", help="context limit (default: the model's)")
+    group.add_argument("--block-size", type=int, metavar="N", help="tokens in a KV block")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks (default: sized from free memory)")
+    group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
+    group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Loads the model, answers, and prints."""
+    timeline = Timeline()
+    timeline.mark("started")
+    given = vars(args)
+    params = SamplingParams(**{name: given[name] for name in _SAMPLING_FIELDS if name in given})
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
+    with _load(args.model, {name: given[name] for name in _ENGINE_FIELDS if name in given}) as llm:
+        timeline.mark("loaded")
+        prompt: str | dict[str, object] = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
+        plain = not args.json and params.logprobs is None
+        output = _answer(llm, prompt, params, timeline, echo=plain)
+        if args.json:
+            print(json.dumps(dataclasses.asdict(output), ensure_ascii=False))
+        elif not plain:
+            print(logprob_table(output.outputs[0]))
+    if not args.json:
+        print(_figures(output, timeline), file=sys.stderr)
+    return 0
+
+
+def _load(model: str, engine_args: Mapping[str, object]) -> LLM:
+    from fastpaged.llm import LLM
+
+    bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
+    try:
+        return LLM(model, progress=bar, **engine_args)
+    finally:
+        if bar is not None:
+            bar.clear()
+
+
+def _chat_prompt(llm: LLM, message: str) -> dict[str, object]:
+    """The template writes its own special tokens: none are added when its text is encoded."""
+    tokenizer = llm.get_tokenizer()
+    text = tokenizer.apply_chat_template([{"role": "user", "content": message}])
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def _answer(
+    llm: LLM, prompt: str | dict[str, object], params: SamplingParams, timeline: Timeline, *, echo: bool
+) -> RequestOutput:
+    printed = 0
+    for output in llm.stream(prompt, params):
+        timeline.mark("first token")
+        text = output.outputs[0].text
+        if echo:
+            sys.stdout.write(text[printed:])
+            sys.stdout.flush()
+            printed = len(text)
+    timeline.mark("done")
+    if echo:
+        sys.stdout.write("\n")
+    return output
+
+
+def _figures(output: RequestOutput, timeline: Timeline) -> str:
+    """One line: what was done, how fast, and where the time from the start of the process went."""
+    metrics, moments = output.metrics, timeline.moments
+    num_tokens = metrics.num_generation_tokens
+    parts = [f"{num_tokens} tokens ({output.outputs[0].finish_reason})"]
+    if metrics.first_token_ts is not None and metrics.last_token_ts is not None and num_tokens > 1:
+        rate = (num_tokens - 1) / max(metrics.last_token_ts - metrics.first_token_ts, 1e-9)
+        parts.append(f"{rate:.1f} tok/s")
+    if metrics.first_token_latency is not None:
+        parts.append(f"TTFT {metrics.first_token_latency:.3f} s")
+    line = " > ".join(f"{moment} {seconds:.2f} s" for moment, seconds in moments.items())
+    return f"[{', '.join(parts)}; since process start: {line}]"

@@ -1,0 +1,68 @@
+"""The command's frame: which subcommand runs, and how errors become one line and an exit status.
+
+0: done. 2: the user's to mend, one line on stderr. 130: Ctrl-C. 141: the reader of a pipe went away. Anything else is
+a bug of ours and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from fastpaged.cli import collect_env, generate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except (ValueError, OSError) as error:  # every typed error of a bad argument or file is one of the two
+        message = " ".join(str(error).split())
+        print(f"fastpaged: error: {message}", file=sys.stderr)
+        return EXIT_USER_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fastpaged", description="Generate text with a language model on this machine.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    generate.add_parser(commands)
+    collect_env.add_parser(commands)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USER_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+class _Version(argparse.Action):
+    """Reads the version only when asked: it lives in the extension module."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import fastpaged
+
+        print(f"fastpaged {fastpaged.__version__}")
+        parser.exit()

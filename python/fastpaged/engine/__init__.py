@@ -1,0 +1,1 @@
+"""The engine: one step at a time, from requests to outputs."""

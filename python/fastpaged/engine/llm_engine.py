@@ -1,0 +1,148 @@
+"""LLMEngine: requests in, one step at a time, outputs out."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from fastpaged import _core
+from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.output_processor import OutputProcessor
+from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.tokenizer import load_tokenizer
+from fastpaged.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from fastpaged.config import EngineConfig
+    from fastpaged.outputs import RequestOutput
+    from fastpaged.progress import ProgressCallback
+    from fastpaged.sampling_params import SamplingParams
+    from fastpaged.tokenizer import Tokenizer
+
+# Drawn seeds stay below 2**53, so that a reader of JSON with doubles for numbers can give one back unchanged.
+_SEED_BITS = 53
+
+
+class LLMEngine:
+    """One model on this process's CPU, and the requests in flight. Not thread-safe.
+
+    Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
+    """
+
+    def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
+        worker = Worker(config, progress)
+        try:
+            self._assemble(config, worker, load_tokenizer(config.model))
+        except BaseException:
+            worker.close()
+            raise
+
+    @classmethod
+    def with_parts(cls, config: EngineConfig, worker: Worker, tokenizer: Tokenizer) -> LLMEngine:
+        """An engine around a worker that stands already; it is the engine's to close from then on."""
+        engine = cls.__new__(cls)
+        engine._assemble(config, worker, tokenizer)
+        return engine
+
+    def _assemble(self, config: EngineConfig, worker: Worker, tokenizer: Tokenizer) -> None:
+        self.config = config
+        self.worker = worker
+        self.tokenizer = tokenizer
+        self.scheduler = _core.Scheduler(
+            num_blocks=worker.num_blocks,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=worker.max_model_len,
+            long_prefill_token_threshold=config.long_prefill_token_threshold,
+        )
+        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
+        self._outputs = OutputProcessor(tokenizer, self.scheduler.abort)
+        self._admission = Admission(
+            tokenizer,
+            vocab_size=worker.model_config.vocab_size,
+            max_model_len=worker.max_model_len,
+            kv_capacity=worker.num_blocks * config.block_size,
+            max_logprobs=config.max_logprobs,
+        )
+        self._next_group_id = 0
+        self._num_seeds_drawn = 0
+        self._closed = False
+
+    def step(self) -> list[RequestOutput]:
+        """Plans, computes, samples and reports one step. Nothing to do: an empty list."""
+        if not self.has_unfinished_requests():
+            return []
+        plan = self.scheduler.schedule()
+        result = self._executor.run(plan)
+        events = self.scheduler.update(plan, result)
+        return self._outputs.process(plan, result, events)
+
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
+        """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.
+
+        prompt: a string, token ids, or {"prompt": str, "prompt_token_ids": ids} with either key or both.
+        params.max_tokens beyond the rest of the context is cut to it.
+        final_only: step() reports the request once, when it has finished.
+        """
+        self.enqueue(self.prepare(request_id, prompt, params), final_only=final_only)
+
+    def prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
+        """Checks and tokenises a request without queueing it."""
+        self._check_open()
+        return self._admission.admit(request_id, prompt, params)
+
+    def enqueue(self, request: EngineRequest, *, final_only: bool = False) -> None:
+        """Queues what prepare() returned."""
+        self._check_open()
+        if request.request_id in self._outputs:
+            raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
+        params = request.params
+        draws_seed = params.seed is None and not params.greedy
+        seed = self._draw_seed() if draws_seed else params.seed
+        stream = self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+        self.scheduler.add(
+            self._next_group_id,
+            request.prompt_token_ids,
+            _core.SamplingParams(
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                min_p=params.min_p,
+                seed=seed or 0,
+                num_logprobs=request.num_logprobs,
+            ),
+            request.max_tokens,
+            request.stop_token_ids,
+        )
+        self._outputs.add(self._next_group_id, request, seed, stream, final_only)
+        self._next_group_id += 1
+        self._num_seeds_drawn += draws_seed
+
+    def abort_request(self, request_id: str) -> RequestOutput | None:
+        """Ends a request in any state and frees its blocks at once.
+
+        Returns it as it stood, with finish_reason "abort"; None if it is not (or no longer) here, which is no error.
+        """
+        self._check_open()
+        return self._outputs.abort(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether step() has something to do."""
+        self._check_open()
+        return len(self._outputs) > 0
+
+    def close(self) -> None:
+        """Frees the model and the KV memory. Any use after it but close() raises EngineClosedError."""
+        if not self._closed:
+            self._closed = True
+            self._executor.close()
+
+    def _draw_seed(self) -> int:
+        """The n-th drawn seed is a function of (config.seed, n), whatever was refused in between."""
+        return random.Random(f"{self.config.seed}:{self._num_seeds_drawn}").getrandbits(_SEED_BITS)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("this engine is closed; make a new one")

@@ -1,0 +1,23 @@
+"""Typed errors. Every message names the argument or file, the value given, and what is allowed."""
+
+from __future__ import annotations
+
+
+class FastpagedError(Exception):
+    """The base of every error fastpaged raises on purpose."""
+
+
+class InvalidRequestError(FastpagedError, ValueError):
+    """A bad request, sampling parameter or argument: the caller's to mend. Nothing was changed."""
+
+
+class ModelNotFoundError(FastpagedError, ValueError):
+    """There is no model at the given path."""
+
+
+class ModelFormatError(FastpagedError, ValueError):
+    """A model file is truncated, of the wrong size, or of a kind that is not supported."""
+
+
+class EngineClosedError(FastpagedError, RuntimeError):
+    """The engine was used after close()."""

@@ -1,0 +1,35 @@
+"""A read-only memory map of a whole file, and the errors of opening one."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import numpy.typing as npt
+
+from fastpaged.errors import ModelFormatError, ModelNotFoundError
+
+
+class MappedFile:
+    """Bytes of a file. `view` hands out arrays that keep the mapping alive for as long as they live."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            with open(self.path, "rb") as file:
+                self.size = os.fstat(file.fileno()).st_size
+                if self.size:  # an empty file cannot be mapped
+                    self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ModelNotFoundError(f"path: {self.path!r} cannot be read as a file: {error}") from None
+        if self.size == 0:
+            raise self.error("size", "a model file", "an empty file")
+
+    def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """The read-only bytes [offset, offset + size), which the caller has checked to lie in the file."""
+        return np.frombuffer(self.map, dtype=np.uint8, count=size, offset=offset)
+
+    def error(self, what: str, expected: str, found: object) -> ModelFormatError:
+        """The error to raise for something in this file."""
+        return ModelFormatError(f"{self.path}: {what}: expected {expected}, found {found}")

@@ -1,0 +1,189 @@
+"""LLM: a model and its engine for offline use. Prompts in, answers out, in input order."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, cast
+
+from fastpaged.config import EngineConfig
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.progress import ProgressBar, ProgressCallback
+from fastpaged.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from fastpaged.engine.admission import EngineRequest, Prompt
+    from fastpaged.outputs import RequestOutput
+    from fastpaged.tokenizer import Tokenizer
+
+
+class LLM:
+    """A model that answers. Not thread-safe.
+
+    model: a .gguf file, or a folder with config.json and model.safetensors, or with one .gguf file.
+    progress: called with (phase, done, total) while the model loads.
+    engine_args: fields of EngineConfig; an unknown one is a TypeError naming it and what it may have meant.
+
+    Close it with close() or `with LLM(...) as llm:`; afterwards every use raises EngineClosedError.
+    """
+
+    def __init__(self, model: str, *, progress: ProgressCallback | None = None, **engine_args: object) -> None:
+        _check_engine_args(engine_args)
+        config = EngineConfig(model=model, **engine_args)  # type: ignore[arg-type]  # validated by EngineConfig
+        self._engine: LLMEngine | None = LLMEngine(config, progress=progress)
+        self._inboxes: dict[str, deque[RequestOutput]] = {}  # request id -> where its caller looks for outputs
+        self._next_request_id = 0
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = False,
+    ) -> list[RequestOutput]:
+        """Answers all prompts, batched together. Results are in input order.
+
+        prompts: one prompt or a list of them; a prompt is a string, token ids, {"prompt": str} or
+            {"prompt_token_ids": ids}.
+        sampling_params: one for all, or one per prompt; None is SamplingParams().
+        use_tqdm: show how many prompts are done on stderr.
+
+        A bad prompt raises InvalidRequestError naming its index, and nothing runs. An exception on the way (also
+        KeyboardInterrupt) aborts these requests; the LLM stays usable.
+        """
+        prompt_list = _as_prompt_list(prompts)
+        requests = self._prepare(prompt_list, _params_per_prompt(sampling_params, len(prompt_list)))
+        bar = ProgressBar(sys.stderr) if use_tqdm else None
+        finished: dict[str, RequestOutput] = {}
+        for output in self._run(requests, final_only=True):
+            finished[output.request_id] = output
+            if bar is not None:
+                bar("processed prompts", len(finished), len(requests))
+        if bar is not None:
+            bar.clear()
+        return [finished[request.request_id] for request in requests]
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Yields the request as it stands after each of its steps (text and token_ids so far), the last one finished.
+
+        A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
+        """
+        return self._run(self._prepare([prompt], [sampling_params or SamplingParams()]), final_only=False)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template."""
+        return self._open_engine().tokenizer
+
+    @property
+    def engine(self) -> LLMEngine:
+        """The engine below. Requests added to it directly are stepped along, and their outputs are not kept."""
+        return self._open_engine()
+
+    def close(self) -> None:
+        """Frees the model and the KV memory. Calling it again does nothing."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_engine(self) -> LLMEngine:
+        if self._engine is None:
+            raise EngineClosedError("this LLM is closed; make a new one")
+        return self._engine
+
+    def _prepare(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[EngineRequest]:
+        engine = self._open_engine()
+        requests = []
+        for index, (prompt, prompt_params) in enumerate(zip(prompts, params, strict=True)):
+            try:
+                requests.append(engine.prepare(str(self._next_request_id), prompt, prompt_params))
+            except InvalidRequestError as error:
+                raise _at_index(error, index, len(prompts)) from error
+            self._next_request_id += 1
+        return requests
+
+    def _run(self, requests: list[EngineRequest], *, final_only: bool) -> Iterator[RequestOutput]:
+        """Queues the requests, then steps the engine, and so everybody's requests, as the iterator is pulled."""
+        inbox: deque[RequestOutput] = deque()
+        unfinished: set[str] = set()
+        try:
+            for request in requests:
+                self._queue(request, inbox, final_only)
+                unfinished.add(request.request_id)
+            while unfinished:
+                while not inbox:
+                    self._step()
+                output = inbox.popleft()
+                if output.finished:
+                    unfinished.discard(output.request_id)
+                    del self._inboxes[output.request_id]
+                yield output
+        finally:
+            for request_id in unfinished:
+                del self._inboxes[request_id]
+                if self._engine is not None:
+                    self._engine.abort_request(request_id)
+
+    def _queue(self, request: EngineRequest, inbox: deque[RequestOutput], final_only: bool) -> None:
+        self._open_engine().enqueue(request, final_only=final_only)
+        self._inboxes[request.request_id] = inbox
+
+    def _step(self) -> None:
+        for output in self._open_engine().step():
+            inbox = self._inboxes.get(output.request_id)
+            if inbox is not None:
+                inbox.append(output)
+
+
+def _check_engine_args(engine_args: Mapping[str, object]) -> None:
+    known = [field.name for field in fields(EngineConfig) if field.name != "model"]
+    for name in engine_args:
+        if name not in known:
+            close = difflib.get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {known}"
+            raise TypeError(f"LLM() got an unknown argument {name!r}; {hint}")
+
+
+def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, (list, tuple)):
+        raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}")
+    if prompts and all(isinstance(item, int) for item in prompts):
+        return [cast("list[int]", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def _params_per_prompt(
+    sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    if sampling_params is None:
+        return [SamplingParams()] * num_prompts
+    if isinstance(sampling_params, SamplingParams):
+        return [sampling_params] * num_prompts
+    if not isinstance(sampling_params, (list, tuple)):
+        raise InvalidRequestError(
+            f"sampling_params must be a SamplingParams or a list of them, got {type(sampling_params).__name__}"
+        )
+    if len(sampling_params) != num_prompts:
+        raise InvalidRequestError(
+            f"sampling_params must be one for all prompts or one per prompt ({num_prompts}), got {len(sampling_params)}"
+        )
+    return list(sampling_params)
+
+
+def _at_index(error: InvalidRequestError, index: int, num_prompts: int) -> InvalidRequestError:
+    return error if num_prompts == 1 else InvalidRequestError(f"prompts[{index}]: {error}")

@@ -1,0 +1,117 @@
+"""A model's files under one roof: its config, and its stored tensors by Hugging Face name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastpaged.config import ModelConfig
+from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.formats import GgufFile, SafetensorsFile, StoredTensor, find_gguf
+from fastpaged.models.gguf_name import GgufName
+from fastpaged.models.registry import model_class
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Collection
+
+
+class Checkpoint:
+    """Open model files. Tensors are views of the mapped files, valid until close()."""
+
+    def __init__(self, path: str, config: ModelConfig, file: GgufFile | SafetensorsFile, names: dict[str, GgufName]):
+        """names: Hugging Face name -> name in the file; a name that is not there is the same in both."""
+        self.path = path
+        self.config = config
+        self._file = file
+        self._names = names
+
+    @property
+    def tensor_names(self) -> Collection[str]:
+        """Hugging Face names; a tensor of the file that has none goes by its own."""
+        known = {stored.name: name for name, stored in self._names.items()}
+        return [known.get(name, name) for name in self._file.tensors]
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Outermost dimension first; None if there is no tensor called `name` (Hugging Face)."""
+        stored = self._file.tensors.get(self._name_in_file(name).name)
+        return None if stored is None else stored.shape
+
+    def tensor(self, name: str) -> StoredTensor:
+        """The tensor of this Hugging Face name, rows in the original order. ModelFormatError if it is missing."""
+        where = self._name_in_file(name)
+        stored = self._file.tensors.get(where.name)
+        if stored is None:
+            raise ModelFormatError(f"{self.path}: tensor {self.spelled(name)} is missing")
+        if where.permuted_heads is not None:
+            return _unpermuted(stored, where.permuted_heads)
+        return stored
+
+    def spelled(self, name: str) -> str:
+        """The name for messages: with the one in the file where the two differ."""
+        in_file = self._name_in_file(name).name
+        return repr(name) if in_file == name else f"{name!r} ({in_file!r} in the file)"
+
+    def close(self) -> None:
+        """Unmaps the files, as soon as no array handed out is alive."""
+        self._file.close()
+
+    def _name_in_file(self, name: str) -> GgufName:
+        return self._names.get(name, GgufName(name))
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """path: a .gguf file, a folder with config.json and model.safetensors, or a folder with one .gguf file."""
+    folder = Path(path)
+    if (folder / "model.safetensors").is_file():
+        return _open_safetensors(folder)
+    gguf = find_gguf(path)
+    if gguf is not None:
+        return _open_gguf(gguf)
+    if (folder / "model.safetensors.index.json").is_file():
+        raise ModelFormatError(f"{folder}: weights in several safetensors files are not supported yet")
+    raise ModelNotFoundError(
+        f"{folder}: a model folder must hold config.json and model.safetensors, or one .gguf file; found neither"
+    )
+
+
+def _open_gguf(path: Path) -> Checkpoint:
+    file = GgufFile.open(path)
+    config = _named(path, lambda: ModelConfig.from_gguf(file.metadata, file.tensors))
+    return Checkpoint(str(path), config, file, model_class(config.architecture).gguf_names(config))
+
+
+def _open_safetensors(folder: Path) -> Checkpoint:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelNotFoundError(f"{folder}: config.json must lie beside model.safetensors, it is missing")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: expected JSON in UTF-8, got {type(error).__name__}: {error}") from None
+    if not isinstance(values, dict):
+        raise ModelFormatError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    config = _named(folder, lambda: ModelConfig.from_hf(values))
+    weights = folder / "model.safetensors"
+    return Checkpoint(str(weights), config, SafetensorsFile.open(weights), {})
+
+
+def _named(path: Path, read: Callable[[], ModelConfig]) -> ModelConfig:
+    """Errors of a config say which file it came from."""
+    try:
+        return read()
+    except ModelFormatError as error:
+        raise ModelFormatError(f"{path}: {error}") from None
+
+
+def _unpermuted(stored: StoredTensor, num_heads: int) -> StoredTensor:
+    """Rows are moved as the bytes they are stored in: no value is touched."""
+    num_rows = stored.shape[0]
+    if len(stored.shape) != 2 or num_rows % (2 * num_heads):
+        raise ModelFormatError(
+            f"tensor {stored.name!r} must have rows for {num_heads} heads of even size, got shape {list(stored.shape)}"
+        )
+    neighbours = stored.data.reshape(num_heads, num_rows // num_heads // 2, 2, -1)
+    halves = neighbours.swapaxes(1, 2).reshape(-1)
+    return StoredTensor(stored.name, stored.kind, stored.shape, halves)

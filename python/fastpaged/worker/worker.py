@@ -1,0 +1,83 @@
+"""Worker: a model on this process's CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastpaged import _core
+from fastpaged.errors import InvalidRequestError
+from fastpaged.ops.graph_ops import BatchInputs, GraphOps
+from fastpaged.weights.checkpoint import open_checkpoint
+from fastpaged.weights.loader import load_model
+from fastpaged.worker.kv_memory import KVMemory, num_kv_blocks
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fastpaged.config import EngineConfig, ModelConfig
+    from fastpaged.models.registry import Model
+    from fastpaged.progress import ProgressCallback
+
+
+class Worker:
+    """One device with its weights, its KV memory and its recorded model.
+
+    Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
+    """
+
+    def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
+        self.device = _core.CpuDevice(
+            _core.default_isa() if config.isa is None else config.isa,
+            _core.available_cpus() if config.num_threads is None else config.num_threads,
+        )
+        checkpoint = open_checkpoint(config.model)
+        try:
+            self.model_config: ModelConfig = checkpoint.config
+            self.max_model_len = _max_model_len(config, checkpoint.config)
+            model = load_model(checkpoint, self.device, progress, max_model_len=self.max_model_len)
+        finally:
+            checkpoint.close()
+        self.num_blocks = num_kv_blocks(config, self.model_config, self.max_model_len)
+        self.kv_memory = KVMemory(self.num_blocks, config.block_size, self.model_config)
+        self.graph = _record(model, self.device, config)
+        self.graph.bind_kv_cache(self.kv_memory.array)
+        self._sampler = _core.Sampler(self.device)
+
+    def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
+        """Computes the batch and samples its rows. Releases the GIL."""
+        self.graph.run(batch)
+        return self._sampler.sample(self.graph.output, batch)
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32]:
+        """[num_samples, vocab_size] of the last batch: a view, overwritten by the next one."""
+        return self.graph.output
+
+    def close(self) -> None:
+        """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it."""
+        for name in ("graph", "kv_memory", "_sampler"):
+            self.__dict__.pop(name, None)
+
+
+def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
+    limit = model.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise InvalidRequestError(
+            f"max_model_len must be at most {limit}, the positions the model was trained for, "
+            f"got {config.max_model_len}"
+        )
+    return limit if config.max_model_len is None else config.max_model_len
+
+
+def _record(model: Model, device: _core.CpuDevice, config: EngineConfig) -> _core.ModelGraph:
+    """The forward pass as a graph, for as many tokens and samples as one step may have."""
+    graph = _core.ModelGraph(device)
+    op = GraphOps(graph)
+    logits = model.forward(op, BatchInputs())
+    op.finalize(
+        logits,
+        max_num_tokens=config.max_num_batched_tokens,
+        max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+    )
+    return graph

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fastpaged import _core
+
+
+@pytest.fixture(params=_core.supported_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    """Every op table this CPU can run: the same cases serve them all."""
+    name = request.param
+    assert isinstance(name, str)
+    return name
+
+
+@pytest.fixture
+def device(isa: str) -> _core.CpuDevice:
+    return _core.CpuDevice(isa, 2)
+
+
+@pytest.fixture
+def one_thread(isa: str) -> _core.CpuDevice:
+    return _core.CpuDevice(isa, 1)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20230923)

@@ -1,0 +1,228 @@
+"""The command on the tiny model: what goes to stdout, what to stderr, and with which exit status."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fastpaged
+from fastpaged.cli.main import main
+from fastpaged.tokenizer import load_tokenizer
+
+QUICK = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "32", "--temperature", "0", "--ignore-eos"]
+
+
+def generate(model: Path, *options: str) -> list[str]:
+    return ["generate", "--model", str(model), *QUICK, *options]
+
+
+def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fastpaged", *command],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def assert_one_line_error(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    for word in ("error:", *words):
+        assert word in result.stderr
+
+
+# ---- generate
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "5")) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("[5 tokens (length), ")
+    for moment in ("tok/s", "TTFT", "loaded", "first token", "done"):
+        assert moment in captured.err
+    assert captured.out.endswith("\n")
+    assert captured.out.strip()
+
+
+def test_json_is_one_object_with_the_fields_of_request_output(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "5", "--logprobs", "2", "--json")) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    output = json.loads(captured.out)
+    assert set(output) == set(fastpaged.RequestOutput.__dataclass_fields__)
+    (completion,) = output["outputs"]
+    assert set(completion) == set(fastpaged.CompletionOutput.__dataclass_fields__)
+    assert (output["prompt"], output["finished"], completion["finish_reason"]) == ("the cat", True, "length")
+    for token_id, entry in zip(completion["token_ids"], completion["logprobs"], strict=True):
+        assert str(token_id) in entry
+        assert 2 <= len(entry) <= 3
+    assert output["metrics"]["num_generation_tokens"] == len(completion["token_ids"]) == 5
+
+
+def test_streamed_text_is_the_text_of_json(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "9", "--json"))
+    text = json.loads(capsys.readouterr().out)["outputs"][0]["text"]
+    main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "9"))
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_chat_goes_through_the_template(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(generate(tiny_llama, "--chat", "hi", "--max-tokens", "1", "--json"))
+    output = json.loads(capsys.readouterr().out)
+    assert output["prompt"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    tokenizer = load_tokenizer(str(tiny_llama))
+    assert output["prompt_token_ids"] == tokenizer.encode(output["prompt"], add_special_tokens=False)
+
+
+def test_logprobs_show_a_table(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "3", "--logprobs", "2"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["token", "logprob", "rank", "alternatives"]
+    assert len(lines) == 1 + 3 + 1
+    assert lines[-1].startswith("cumulative logprob -")
+
+
+def test_a_seed_repeats_the_answer(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = {"7": set[str](), "8": set[str]()}
+    for seed in ("7", "7", "8", "8"):
+        options = ["--prompt", "the", "--seed", seed, "--temperature", "1.5", "--max-tokens", "12"]
+        main(generate(tiny_llama, *options))
+        seeds[seed].add(capsys.readouterr().out)
+    assert [len(texts) for texts in seeds.values()] == [1, 1]
+    assert seeds["7"] != seeds["8"]
+
+
+def test_loading_shows_a_bar_on_a_terminal_and_takes_it_away(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    main(generate(tiny_llama, "--prompt", "the", "--max-tokens", "1"))
+    drawn, _, after = terminal.getvalue().rpartition("\r")
+    assert "[#" in drawn
+    assert after.startswith("[1 tokens")  # nothing is left of the bar
+
+
+# ---- errors
+
+
+def test_a_model_that_is_not_there_is_one_line() -> None:
+    assert_one_line_error(run(generate(Path("no/such/model.gguf"), "--prompt", "a")), "no/such/model.gguf")
+
+
+def test_an_unsupported_isa_in_the_environment_is_one_line(tiny_llama: Path) -> None:
+    command = ["generate", "--model", str(tiny_llama), "--prompt", "a"]
+    assert_one_line_error(run(command, FASTPAGED_ISA="sparc"), "sparc", "scalar")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--prompt", ""], ["prompt", "empty"]),
+        (["--prompt", "a", "--top-p", "0"], ["top_p", "(0, 1]", "0.0"]),
+        (["--prompt", "a", "--isa", "sparc"], ["sparc", "scalar"]),
+        (["--prompt", "a" * 9999], ["maximum context length is 512 tokens"]),
+        (["--prompt", "a", "--max-model-len", "513"], ["max_model_len", "512", "513"]),
+        (["--prompt", "a", "--logprobs", "21"], ["max_logprobs", "20", "21"]),
+        (["--prompt", "a", "--max-tokens", "x"], ["--max-tokens", "'x'"]),
+        (["--prompt", "a", "--chat", "b"], ["--chat", "--prompt"]),
+        ([], ["--prompt", "--chat"]),
+    ],
+)
+def test_a_users_error_is_one_line_and_status_two(
+    options: list[str], words: list[str], tiny_llama: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(generate(tiny_llama, *options))
+    except SystemExit as end:  # argparse leaves this way
+        status = int(end.code or 0)
+    captured = capsys.readouterr()
+    assert_one_line_error(subprocess.CompletedProcess([], status, captured.out, captured.err), *words)
+
+
+def test_ctrl_c_is_status_130_without_a_word(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastpaged.worker.worker import Worker
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Worker, "execute", interrupt)
+    assert main(generate(tiny_llama, "--prompt", "a")) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_goes_away_is_met_with_silence(tiny_llama: Path) -> None:
+    command = [sys.executable, "-m", "fastpaged", *generate(tiny_llama, "--prompt", "the", "--max-tokens", "200")]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        result = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write_end)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastpaged.worker.worker import Worker
+
+    def break_down(*_: Any) -> None:
+        raise RuntimeError("invariant")
+
+    monkeypatch.setattr(Worker, "execute", break_down)
+    with pytest.raises(RuntimeError, match="invariant"):
+        main(generate(tiny_llama, "--prompt", "a"))
+
+
+# ---- the rest
+
+
+def test_the_version_is_the_packages() -> None:
+    result = run(["--version"])
+    assert (result.returncode, result.stdout) == (0, f"fastpaged {fastpaged.__version__}\n")
+
+
+def test_collect_env_names_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["collect-env"]) == 0
+    rows = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
+    assert rows["fastpaged"].strip() == fastpaged.__version__
+    assert rows["isa in use"].strip() in rows["isas supported"]
+    for name in (
+        "python",
+        "platform",
+        "cpu",
+        "cpu features",
+        "cpus available",
+        "memory",
+        "numpy",
+        "tokenizers",
+        "jinja2",
+    ):
+        assert name in rows
+        assert rows[name].strip() or name == "cpu features"  # a plain CPU has none
+
+
+def test_collect_env_shows_what_it_can_under_a_bad_isa() -> None:
+    result = run(["collect-env"], FASTPAGED_ISA="sparc")
+    assert result.returncode == 2
+    assert "isas supported" in result.stdout
+    assert result.stderr.count("\n") == 1
+    assert "sparc" in result.stderr

@@ -1,0 +1,121 @@
+"""The door of the engine: what it refuses, and that it says why."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from engine.fakes import EOS, VOCAB_SIZE, ToyTokenizer
+
+from fastpaged.engine.admission import Admission
+from fastpaged.errors import InvalidRequestError
+from fastpaged.sampling_params import SamplingParams
+
+MAX_MODEL_LEN = 32
+KV_CAPACITY = 24
+
+
+def door(*, max_logprobs: int = 5, kv_capacity: int = KV_CAPACITY) -> Admission:
+    tokenizer: Any = ToyTokenizer()
+    return Admission(
+        tokenizer,
+        vocab_size=VOCAB_SIZE,
+        max_model_len=MAX_MODEL_LEN,
+        kv_capacity=kv_capacity,
+        max_logprobs=max_logprobs,
+    )
+
+
+def refusal(prompt: Any, params: Any = None, *, request_id: Any = "r", **door_args: Any) -> str:
+    with pytest.raises(InvalidRequestError) as error:
+        door(**door_args).admit(request_id, prompt, SamplingParams() if params is None else params)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("prompt", ["AB", [65, 66], (65, 66), {"prompt": "AB"}, {"prompt_token_ids": [65, 66]}])
+def test_every_form_of_prompt_gives_the_same_ids(prompt: Any) -> None:
+    assert door().admit("r", prompt, SamplingParams()).prompt_token_ids == [65, 66]
+
+
+def test_text_beside_ids_is_shown_and_the_ids_run() -> None:
+    request = door().admit("r", {"prompt": "shown", "prompt_token_ids": [65]}, SamplingParams())
+    assert (request.prompt, request.prompt_token_ids) == ("shown", [65])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "prompt must not be empty, got ''"),
+        ([], "prompt must hold at least one token, got none"),
+        ({"prompt_token_ids": []}, "prompt_token_ids must hold at least one token, got none"),
+        ({"prompt": ""}, "prompt must not be empty"),
+        ({}, "got a dict with keys []"),
+        ({"text": "A"}, "got a dict with keys ['text']"),
+        ({"prompt": "A", "n": 1}, "got a dict with keys ['prompt', 'n']"),
+        ({"prompt": 7}, "prompt['prompt'] must be a string, got int"),
+        ({"prompt_token_ids": "A"}, "prompt['prompt_token_ids'] must be a list of ints, got str"),
+        (7, "got int"),
+        (None, "got NoneType"),
+        (b"A", "got bytes"),
+        (["A"], "prompt[0] must be an int, got 'A'"),
+        ([65, 66.0], "prompt[1] must be an int, got 66.0"),
+        ([True], "prompt[0] must be an int, got True"),
+        ("A\ud800", "got the lone surrogate '\\ud800' at position 1"),
+    ],
+)
+def test_a_prompt_of_a_wrong_kind_is_refused_by_what_was_given(prompt: Any, message: str) -> None:
+    assert message in refusal(prompt)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCAB_SIZE, 2**40])
+def test_the_first_id_out_of_vocabulary_is_named_with_its_position(bad: int) -> None:
+    message = refusal([65, bad, -7])
+    assert message == f"prompt[1] must be a token id in [0, {VOCAB_SIZE}), got {bad}"
+
+
+def test_a_tokenizer_that_goes_beyond_the_model_is_caught_too() -> None:
+    assert "prompt[1] must be a token id in [0, 128), got 233" in refusal("Aé")
+
+
+def test_a_prompt_over_the_context_names_the_limit_and_the_length() -> None:
+    message = refusal("A" * MAX_MODEL_LEN, kv_capacity=999)
+    assert re.match(r"This model's maximum context length is 32 tokens. However, the prompt has 32 tokens", message)
+    door(kv_capacity=999).admit("r", "A" * (MAX_MODEL_LEN - 1), SamplingParams())
+
+
+def test_a_prompt_over_the_kv_pool_names_the_pool_and_the_length() -> None:
+    message = refusal("A" * (KV_CAPACITY + 1))
+    assert re.match(r"The KV pool holds 24 tokens. However, the prompt has 25 tokens", message)
+    door().admit("r", "A" * KV_CAPACITY, SamplingParams())
+
+
+@pytest.mark.parametrize("request_id", ["", None, 7])
+def test_a_request_id_is_a_non_empty_string(request_id: Any) -> None:
+    assert f"request_id must be a non-empty string, got {request_id!r}" in refusal("A", request_id=request_id)
+
+
+def test_params_of_another_type_are_refused() -> None:
+    assert "sampling_params must be a SamplingParams, got dict" in refusal("A", {"temperature": 0})
+
+
+@pytest.mark.parametrize(("max_tokens", "expected"), [(1, 1), (22, 22), (23, 22), (None, 22)])
+def test_max_tokens_is_cut_to_the_rest_of_the_context(max_tokens: int | None, expected: int) -> None:
+    request = door().admit("r", "A" * 10, SamplingParams(max_tokens=max_tokens))
+    assert request.max_tokens == expected
+
+
+def test_ignore_eos_leaves_nothing_to_stop_at() -> None:
+    assert door().admit("r", "A", SamplingParams()).stop_token_ids == [EOS]
+    assert door().admit("r", "A", SamplingParams(ignore_eos=True)).stop_token_ids == []
+
+
+@pytest.mark.parametrize(("asked", "max_logprobs", "expected"), [(None, 5, None), (0, 5, 0), (5, 5, 5), (-1, -1, 128)])
+def test_logprobs_within_the_limit_are_granted(asked: int | None, max_logprobs: int, expected: int | None) -> None:
+    request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(logprobs=asked))
+    assert request.num_logprobs == expected
+
+
+@pytest.mark.parametrize("asked", [6, -1])
+def test_logprobs_over_the_limit_name_both(asked: int) -> None:
+    assert f"logprobs must be at most max_logprobs = 5, got {asked}" in refusal("A", SamplingParams(logprobs=asked))

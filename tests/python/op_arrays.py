@@ -1,0 +1,47 @@
+"""What the op tests share: bfloat16 in numpy, random arrays, comparisons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bits = npt.NDArray[np.uint16]
+Floats = npt.NDArray[np.float32]
+
+NAN_BITS = np.uint16(0x7FC0)
+
+
+def to_bfloat16(values: npt.NDArray[Any]) -> Bits:
+    """To the nearest, ties to even; bits in uint16. Finite values only."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
+    upper: Bits = (rounded >> np.uint32(16)).astype(np.uint16)
+    return upper
+
+
+def to_float(bits: Bits) -> Floats:
+    floats: Floats = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return floats
+
+
+def random_floats(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Floats:
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+def random_bfloat16(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Bits:
+    return to_bfloat16(random_floats(rng, *shape, scale=scale))
+
+
+def assert_same_bits(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> None:
+    assert got.dtype == want.dtype and got.shape == want.shape
+    different = np.ascontiguousarray(got).view(np.uint8) != np.ascontiguousarray(want).view(np.uint8)
+    assert not different.any(), f"{np.count_nonzero(got != want)} of {got.size} elements differ"
+
+
+def assert_bfloat16_close(got: Bits, want: npt.NDArray[np.float64], slack: float) -> None:
+    """Within half a unit of bfloat16's last place, plus slack: the error that float32 sums may leave."""
+    error = np.abs(to_float(got).astype(np.float64) - want)
+    allowed = np.abs(want) * 2.0**-8 + slack
+    assert (error <= allowed).all(), f"off by up to {(error - allowed).max():.3g} more than allowed"

@@ -1,0 +1,169 @@
+"""The door: every bad setting is refused by name, with the value given and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_model import tiny_config
+
+from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.errors import InvalidRequestError, ModelFormatError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("max_model_len", 1, "None or an integer from 2"),
+        ("max_model_len", 2**31, "None or an integer from 2"),
+        ("block_size", 0, "from 1 to 256"),
+        ("block_size", 257, "from 1 to 256"),
+        ("block_size", None, "from 1 to 256"),
+        ("num_blocks", 0, "None or an integer from 1"),
+        ("kv_cache_memory_bytes", -1, "None or an integer from 1"),
+        ("max_num_seqs", 0, "from 1"),
+        ("max_num_batched_tokens", 0, "from 1"),
+        ("max_num_batched_tokens", 1.5, "an integer"),
+        ("max_num_batched_tokens", True, "an integer"),
+        ("long_prefill_token_threshold", -1, "from 0"),
+        ("seed", -1, "from 0"),
+        ("seed", 2**64, "from 0"),
+        ("max_logprobs", -2, "from -1"),
+        ("num_threads", 0, "from 1 to 1024"),
+        ("num_threads", "2", "from 1 to 1024"),
+        ("isa", 3, "name of an op table"),
+        ("model", "", "path"),
+        ("model", None, "path"),
+    ],
+)
+def test_a_setting_out_of_range_is_named_with_its_value_and_what_is_allowed(
+    name: str, value: object, allowed: str
+) -> None:
+    settings: dict[str, Any] = {"model": "m"} | {name: value}
+    with pytest.raises(InvalidRequestError) as error:
+        EngineConfig(**settings)
+    assert str(error.value).startswith(name)
+    assert repr(value) in str(error.value)
+    assert allowed in str(error.value)
+
+
+def test_the_pool_is_sized_one_way_only() -> None:
+    with pytest.raises(InvalidRequestError, match=r"num_blocks and kv_cache_memory_bytes.* 8 and 1024"):
+        EngineConfig(model="m", num_blocks=8, kv_cache_memory_bytes=1024)
+
+
+def test_limits_themselves_are_allowed() -> None:
+    EngineConfig(model="m", block_size=1, max_num_seqs=1, max_num_batched_tokens=1, max_model_len=2, max_logprobs=-1)
+    EngineConfig(model="m", block_size=256, num_threads=1024, seed=2**64 - 1, num_blocks=1)
+
+
+def test_a_path_object_is_as_good_as_its_string() -> None:
+    assert EngineConfig(model=Path("some") / "model") == EngineConfig(model="some/model")  # type: ignore[arg-type]
+
+
+def test_a_hugging_face_config_is_read_with_its_defaults() -> None:
+    config = ModelConfig.from_hf(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "vocab_size": 100,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+        }
+    )
+    assert config == ModelConfig("llama", 100, 64, 96, 3, 4, 4, 16, 1e-6, 10000.0, 2048, False)
+    assert config.kv_bytes_per_token == 2 * 3 * 4 * 16 * 2
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 500000.0},
+        {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+        {"rope_parameters": {"rope_theta": 500000}, "rope_theta": 3.0},
+        {"rope_theta": 500000.0, "rope_scaling": None},
+    ],
+)
+def test_the_base_of_the_rotation_is_found_in_either_place(rope: dict[str, object]) -> None:
+    values = {key: value for key, value in tiny_config().items() if key != "rope_theta"}
+    assert ModelConfig.from_hf(values | rope).rope_theta == 500000.0
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, ("architectures", "LlamaForCausalLM", "GPT2LMHeadModel")),
+        ({"architectures": None}, ("architectures", "LlamaForCausalLM", "None")),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ("rope_scaling", "llama3")),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ("rope_scaling", "linear")),
+        ({"rope_parameters": {"rope_type": "yarn"}}, ("rope_parameters", "yarn")),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, ("partial_rotary_factor", "0.5")),
+        ({"attention_bias": True}, ("attention_bias", "False", "True")),
+        ({"mlp_bias": True}, ("mlp_bias", "False", "True")),
+        ({"hidden_act": "gelu"}, ("hidden_act", "silu", "gelu")),
+        ({"quantization_config": {"bits": 4}}, ("quantization_config", "None", "bits")),
+        ({"vocab_size": None}, ("vocab_size", "an integer")),
+        ({"hidden_size": "64"}, ("hidden_size", "an integer", "'64'")),
+        ({"num_hidden_layers": 0}, ("num_hidden_layers", "at least 1", "0")),
+        ({"num_key_value_heads": 3}, ("num_kv_heads = 3", "num_heads", "4")),
+        ({"head_dim": 15}, ("head_dim", "even", "15")),
+        ({"rms_norm_eps": "small"}, ("rms_norm_eps", "a number", "'small'")),
+        ({"rope_theta": -1.0}, ("rope_theta", "positive", "-1.0")),
+        ({"tie_word_embeddings": 1}, ("tie_word_embeddings", "true or false", "1")),
+    ],
+)
+def test_a_hugging_face_config_that_cannot_be_run_is_refused_by_its_key(
+    change: dict[str, object], parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelFormatError) as error:
+        ModelConfig.from_hf(tiny_config() | change)
+    for part in parts:
+        assert part in str(error.value)
+
+
+GGUF_METADATA: dict[str, object] = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.context_length": 512,
+    "llama.embedding_length": 64,
+    "llama.feed_forward_length": 172,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.rope.freq_base": 10000.0,
+    "llama.rope.dimension_count": 16,
+    "tokenizer.ggml.tokens": [""] * 300,
+}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_gguf_file_says_the_same_as_the_config_it_was_made_from(tied: bool) -> None:
+    names = ["token_embd.weight"] + ([] if tied else ["output.weight"])
+    assert ModelConfig.from_gguf(GGUF_METADATA, names) == ModelConfig.from_hf(tiny_config(tied=tied))
+    assert ModelConfig.from_gguf(GGUF_METADATA | {"llama.vocab_size": 301}, names).vocab_size == 301
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "parts"),
+    [
+        ("general.architecture", "bert", ("llama", "'bert'")),
+        ("general.architecture", None, ("llama", "None")),
+        ("llama.rope.scaling.type", "yarn", ("none", "'yarn'")),
+        ("llama.expert_count", 8, ("0", "8")),
+        ("llama.attention.key_length", 32, ("llama.rope.dimension_count", "32", "16")),
+        ("llama.attention.value_length", 32, ("16", "32")),
+        ("llama.attention.head_count_kv", np.array([2, 1]), ("an integer", "array")),
+        ("llama.block_count", None, ("an integer",)),
+        ("tokenizer.ggml.tokens", None, ("llama.vocab_size", "missing")),
+    ],
+)
+def test_gguf_metadata_that_cannot_be_run_is_refused_by_its_key(
+    key: str, value: object, parts: tuple[str, ...]
+) -> None:
+    with pytest.raises(ModelFormatError) as error:
+        ModelConfig.from_gguf(GGUF_METADATA | {key: value}, ())
+    for part in (*parts, "GGUF metadata"):
+        assert part in str(error.value)

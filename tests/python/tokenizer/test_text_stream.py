@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import itertools
+import os.path
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizer.small_tokenizers import byte_fallback, trained_byte_level
+from tokenizers import decoders
+
+from fastpaged.errors import InvalidRequestError, ModelFormatError
+from fastpaged.tokenizer import Tokenizer
+from fastpaged.tokenizer.byte_alphabet import CHARACTER_OF_BYTE
+from fastpaged.tokenizer.definition import TokenizerDefinition
+from fastpaged.tokenizer.text_stream import WindowTextStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+WINDOW_DECODERS = {
+    "ByteFallback": None,
+    "ByteFallback alone": decoders.ByteFallback(),
+    "Metaspace": decoders.Metaspace(),
+    "Metaspace and ByteFallback": decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
+    "WordPiece": decoders.WordPiece(cleanup=True),
+    "BPEDecoder": decoders.BPEDecoder(),
+}
+
+
+def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(TokenizerDefinition("test", backend, bos_token_id=None, eos_token_ids=frozenset()))
+
+
+@cache
+def byte_level() -> Tokenizer:
+    return wrapped(trained_byte_level())
+
+
+@cache
+def windowed(decoder: str) -> Tokenizer:
+    if decoder == "none":
+        backend = byte_fallback()
+        backend.decoder = None
+        return wrapped(backend)
+    return wrapped(byte_fallback(WINDOW_DECODERS[decoder]))
+
+
+def streamed(tokenizer: Tokenizer, prompt: Sequence[int], output: Sequence[int], skip: bool) -> list[str]:
+    """The deltas, that of finish() last."""
+    stream = tokenizer.text_stream(prompt, skip_special_tokens=skip)
+    return [stream.push(token_id) for token_id in output] + [stream.finish()]
+
+
+def answer_text(tokenizer: Tokenizer, prompt: Sequence[int], output: Sequence[int], skip: bool) -> str:
+    """The law: text(prompt + output) after its longest common prefix with text(prompt)."""
+    before = tokenizer.decode(prompt, skip_special_tokens=skip)
+    whole = tokenizer.decode([*prompt, *output], skip_special_tokens=skip)
+    return whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of characters, as it says
+
+
+@cache
+def id_of_byte() -> list[int]:
+    """The single-byte tokens of the small byte-level tokenizer."""
+    vocabulary = trained_byte_level().get_vocab()
+    return [vocabulary[character] for character in CHARACTER_OF_BYTE]
+
+
+BYTES = st.one_of(
+    st.binary(max_size=6),
+    st.sampled_from(["é", "€", "😀", "\ufffd", "a", " ", "👩\u200d👧", "\U0010ffff"]).map(str.encode),
+    st.sampled_from([b"\xed\xa0", b"\xed", b"\xa0", b"\xc0", b"\xf4\x90", b"\xe0\x80", b"\xf0\x80"]),
+    st.sampled_from(["€", "😀", "\ufffd"]).flatmap(
+        lambda text: st.sampled_from([text.encode()[:1], text.encode()[:-1]])
+    ),
+)
+BYTE_LEVEL_IDS = st.lists(
+    st.one_of(
+        BYTES.map(lambda raw: [id_of_byte()[byte] for byte in raw]),
+        st.integers(0, 720).map(lambda token_id: [token_id]),  # some beyond the vocabulary
+        st.sampled_from([[0], [2], [701], [702], [703]]),
+    ),
+    max_size=8,
+).map(lambda runs: [token_id for run in runs for token_id in run])
+
+
+@settings(deadline=None, max_examples=1000)
+@given(BYTE_LEVEL_IDS, BYTE_LEVEL_IDS, st.booleans())
+def test_a_byte_level_stream_obeys_the_law_after_every_token(prompt: list[int], output: list[int], skip: bool) -> None:
+    tokenizer = byte_level()
+    *deltas, last = streamed(tokenizer, prompt, output, skip)
+    for length in range(len(output) + 1):
+        shown = "".join(deltas[:length])
+        expected = answer_text(tokenizer, prompt, output[:length], skip)
+        held = expected.removeprefix(shown) if expected.startswith(shown) else "?"
+        assert held in ("", "\ufffd", "\ufffd\ufffd"), "nothing but an incomplete character or half a surrogate is held"
+    assert "".join(deltas) + last == answer_text(tokenizer, prompt, output, skip)
+
+
+def test_the_law_holds_for_every_short_run_of_awkward_bytes_cut_anywhere() -> None:
+    awkward = [0x41, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xE0, 0xE2, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5]
+    tokenizer = byte_level()
+    for length in range(4):
+        for run in itertools.product(awkward, repeat=length):
+            ids = [id_of_byte()[byte] for byte in run]
+            for cut in range(length + 1):
+                deltas = streamed(tokenizer, ids[:cut], ids[cut:], skip=True)
+                assert "".join(deltas) == answer_text(tokenizer, ids[:cut], ids[cut:], skip=True), (bytes(run), cut)
+
+
+WINDOW_IDS = st.lists(
+    st.one_of(
+        BYTES.map(lambda raw: [3 + byte for byte in raw]),
+        st.sampled_from([[259], [259], [260], [261], [267]]),  # ▁, ▁▁, �
+        st.integers(0, 274).map(lambda token_id: [token_id]),
+    ),
+    max_size=8,
+).map(lambda runs: [token_id for run in runs for token_id in run])
+
+
+@pytest.mark.parametrize("decoder", [*WINDOW_DECODERS, "none"])
+@settings(deadline=None, max_examples=300)
+@given(prompt=WINDOW_IDS, output=WINDOW_IDS, skip=st.booleans())
+@example(prompt=[3 + 0xE2, 3 + 0x82], output=[3 + 0xAC, 262], skip=True)  # € across the border
+@example(prompt=[259], output=[261], skip=True)
+@example(prompt=[1], output=[259, 2, 259, 259, 261], skip=True)
+def test_a_windowed_stream_obeys_the_law(decoder: str, prompt: list[int], output: list[int], skip: bool) -> None:
+    tokenizer = windowed(decoder)
+    deltas = streamed(tokenizer, prompt, output, skip)
+    assert "".join(deltas) == answer_text(tokenizer, prompt, output, skip)
+
+
+@settings(deadline=None, max_examples=300)
+@given(WINDOW_IDS, WINDOW_IDS)
+def test_a_windowed_stream_holds_back_nothing_but_a_run_of_byte_tokens(prompt: list[int], output: list[int]) -> None:
+    tokenizer = windowed("ByteFallback")
+    deltas = streamed(tokenizer, prompt, output, skip=False)
+    for length in range(1, len(output) + 1):
+        if not 3 <= output[length - 1] < 259 and output[length - 1] <= 271:
+            assert "".join(deltas[:length]) == answer_text(tokenizer, prompt, output[:length], skip=False)
+
+
+def test_a_character_that_the_prompt_begins_and_the_output_ends_belongs_to_the_output() -> None:
+    e2, x82, xac, a = (id_of_byte()[byte] for byte in (0xE2, 0x82, 0xAC, ord("a")))
+    tokenizer = byte_level()
+    assert tokenizer.decode([a, e2, x82]) == "a\ufffd"
+    assert streamed(tokenizer, [a, e2, x82], [xac, a], skip=True) == ["€", "a", ""]
+    assert streamed(tokenizer, [a, e2], [x82, xac], skip=True) == ["", "€", ""]
+
+
+def test_a_character_that_the_output_does_not_complete_stays_the_prompts() -> None:
+    e2, x82, a = (id_of_byte()[byte] for byte in (0xE2, 0x82, ord("a")))
+    tokenizer = byte_level()
+    assert streamed(tokenizer, [e2], [a], skip=True) == ["a", ""], "text(prompt) has the U+FFFD already"
+    assert streamed(tokenizer, [e2], [x82], skip=True) == ["", ""]
+    assert streamed(tokenizer, [e2], [], skip=True) == [""]
+
+
+def test_an_incomplete_character_at_the_end_comes_out_of_finish_once() -> None:
+    stream = byte_level().text_stream([])
+    assert stream.push(id_of_byte()[0xF0]) + stream.push(id_of_byte()[0x9F]) == ""
+    assert stream.finish() == "\ufffd"
+    assert stream.finish() == ""
+
+
+def test_special_tokens_are_shown_only_on_request() -> None:
+    tokenizer = byte_level()
+    a = id_of_byte()[ord("a")]
+    assert "".join(streamed(tokenizer, [1], [a, 2, a], skip=True)) == "aa"
+    assert "".join(streamed(tokenizer, [1], [a, 2, a], skip=False)) == "a<|im_end|>a"
+
+
+def test_the_work_for_a_token_does_not_grow_with_the_text() -> None:
+    tokenizer = windowed("ByteFallback")
+    decoded: list[int] = []
+
+    def decode(token_ids: list[int]) -> str:
+        decoded.append(len(token_ids))
+        return tokenizer.decode(token_ids)
+
+    prompt = [261, 262] * 5000
+    stream = WindowTextStream(prompt, decode, is_visible=lambda _: True, is_byte=lambda token_id: 3 <= token_id < 259)
+    for token_id in [259, 261, 3 + 0xC3, 3 + 0xA9, 260, 262] * 500:
+        stream.push(token_id)
+    assert max(decoded) <= 5
+    assert len(decoded) <= 3 * 3000
+
+
+def test_a_bad_token_id_is_the_callers_error() -> None:
+    for tokenizer in (byte_level(), windowed("ByteFallback")):
+        stream = tokenizer.text_stream([])
+        for bad in (-1, 2**40):
+            with pytest.raises(InvalidRequestError, match=f"token_id: expected a whole number from 0, found {bad}"):
+                stream.push(bad)
+
+
+def test_a_decoder_that_no_stream_can_follow_is_refused() -> None:
+    backend = byte_fallback(decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]))
+    with pytest.raises(
+        ModelFormatError, match=r"test: decoder: expected ByteLevel, or some of .*, found ByteLevel, Fuse"
+    ):
+        wrapped(backend)

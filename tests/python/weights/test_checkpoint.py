@@ -1,0 +1,107 @@
+"""Model files by Hugging Face names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_tiny_llama
+from weights.tiny_gguf import encoded, write_tiny_gguf
+
+from fastpaged.config import ModelConfig
+from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.weights.checkpoint import open_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("checkpoint"), tokenizer=False)
+
+
+def test_a_folder_gives_the_tensors_of_its_safetensors_file(folder: Path) -> None:
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.config == ModelConfig.from_hf(tiny_config())
+    weights = tiny_weights()
+    assert sorted(checkpoint.tensor_names) == sorted(weights)
+    for name, values in weights.items():
+        stored = checkpoint.tensor(name)
+        assert (stored.kind, stored.shape) == ("BF16", values.shape)
+        assert stored.data.tobytes() == to_bfloat16(values).tobytes()
+    checkpoint.close()
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32", "Q8_0", "Q4_1"])
+def test_a_gguf_file_gives_the_same_tensors_by_the_same_names_with_rows_in_the_original_order(
+    kind: str, tmp_path: Path
+) -> None:
+    weights = tiny_weights()
+    checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights, kind))
+    assert checkpoint.config.num_kv_heads == 2
+    assert sorted(checkpoint.tensor_names) == sorted(weights)
+    for name, values in weights.items():
+        stored = checkpoint.tensor(name)
+        assert stored.shape == values.shape == checkpoint.shape(name)
+        # Blocks run along rows, so that moving rows and encoding them can be done in either order.
+        assert stored.data.tobytes() == encoded(values, stored.kind).tobytes(), name
+    assert {checkpoint.tensor(name).kind for name in weights if "q_proj" in name} == {kind}
+
+
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", tiny_weights())
+    from_file, from_folder = open_checkpoint(file), open_checkpoint(tmp_path)
+    assert from_folder.path == from_file.path
+    assert from_folder.config == from_file.config
+
+
+def test_a_missing_tensor_is_named_as_in_both_worlds(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"model\.safetensors: tensor 'model\.norm\.bias' is missing"):
+        open_checkpoint(folder).tensor("model.norm.bias")
+    weights = tiny_weights()
+    del weights["model.norm.weight"]
+    checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights))
+    assert checkpoint.shape("model.norm.weight") is None
+    with pytest.raises(ModelFormatError, match=r"'model\.norm\.weight' \('output_norm\.weight' in the file\)"):
+        checkpoint.tensor("model.norm.weight")
+
+
+def test_a_path_with_no_model_says_what_a_model_is(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        open_checkpoint(tmp_path / "nowhere")
+    with pytest.raises(ModelNotFoundError, match=r"config\.json and model\.safetensors, or one \.gguf file"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ModelFormatError, match="several safetensors files are not supported"):
+        open_checkpoint(tmp_path)
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    with pytest.raises(ModelNotFoundError, match=r"config\.json .* is missing"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "expected JSON"),
+        ("[]", "expected a JSON object, got list"),
+        (json.dumps({"architectures": ["MambaForCausalLM"]}), "architectures must be one of LlamaForCausalLM"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named_with_its_file(
+    folder: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelFormatError, match=message) as error:
+        open_checkpoint(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_an_odd_number_of_rows_per_head_cannot_be_put_in_order(tmp_path: Path) -> None:
+    weights = tiny_weights()
+    weights["blk.1.attn_k.weight"] = np.zeros((34, 64), np.float32)  # under its own name: written as it is
+    del weights["model.layers.1.self_attn.k_proj.weight"]
+    checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights))
+    with pytest.raises(ModelFormatError, match=r"'blk\.1\.attn_k\.weight' must have rows for 2 heads .* \[34, 64\]"):
+        checkpoint.tensor("model.layers.1.self_attn.k_proj.weight")

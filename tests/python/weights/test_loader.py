@@ -1,0 +1,137 @@
+"""From files to a model that stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forced import last_logits
+from tiny_model import tiny_weights, write_safetensors, write_tiny_llama
+from weights.tiny_gguf import write_tiny_gguf
+
+from fastpaged import _core
+from fastpaged.config import EngineConfig
+from fastpaged.errors import ModelFormatError
+from fastpaged.models.llama import Llama
+from fastpaged.weights.loader import load_model
+from fastpaged.worker.worker import Worker
+
+PROMPT = [5, 250, 17, 3, 3, 99, 120, 7]
+
+
+@pytest.fixture
+def device() -> _core.CpuDevice:
+    return _core.CpuDevice("scalar", 1)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_progress_counts_every_weight_once(tied: bool, device: _core.CpuDevice, tmp_path: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    load_model(write_tiny_llama(tmp_path, tied=tied, tokenizer=False), device, lambda *call: calls.append(call))
+    total = len(tiny_weights(tied=tied))
+    done = [call[1] for call in calls]
+    assert done == sorted(done)
+    assert done[-1] == total
+    assert {(phase, of) for phase, _, of in calls} == {("loading weights", total)}
+
+
+def test_weights_arrive_stacked_and_in_their_dtypes(device: _core.CpuDevice, tmp_path: Path) -> None:
+    model = load_model(write_tiny_llama(tmp_path, tokenizer=False), device, max_model_len=40)
+    assert isinstance(model, Llama)
+    weights = model.weights
+    assert weights.embed.shape == (300, 64)
+    assert weights.embed.dtype == np.dtype(np.uint16)
+    assert weights.norm.shape == (64,)
+    assert weights.norm.dtype == np.dtype(np.float32)
+    assert weights.rope.shape == (40, 16)
+    layer = weights.layers[1]
+    assert (layer.qkv.out_features, layer.qkv.in_features) == (64 + 2 * 32, 64)
+    assert (layer.gate_up.out_features, layer.gate_up.in_features) == (2 * 172, 64)
+    assert (layer.down.out_features, layer.down.in_features) == (64, 172)
+    np.testing.assert_array_equal(layer.mlp_norm, tiny_weights()["model.layers.1.post_attention_layernorm.weight"])
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F32"])
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_the_same_weights_in_either_format_give_the_same_bits(kind: str, isa: str, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "folder", tokenizer=False)
+    file = write_tiny_gguf(tmp_path / "tiny.gguf", tiny_weights(), kind)
+    logits = []
+    for path in (folder, file):
+        config = EngineConfig(model=str(path), isa=isa, num_blocks=8, max_model_len=64)
+        logits.append(last_logits(Worker(config), config, [PROMPT]))
+    assert logits[0].tobytes() == logits[1].tobytes()
+
+
+def test_bfloat16_at_an_odd_address_is_read_all_the_same(device: _core.CpuDevice, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path / "even", tokenizer=False)
+    odd = write_tiny_llama(tmp_path / "odd", tokenizer=False)
+    content = (odd / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little") + 1
+    (odd / "model.safetensors").write_bytes(
+        length.to_bytes(8, "little") + content[8 : 7 + length] + b" " + content[7 + length :]
+    )
+    logits = []
+    for path in (folder, odd):
+        config = EngineConfig(model=str(path), isa="scalar", num_blocks=8, max_model_len=64)
+        logits.append(last_logits(Worker(config), config, [PROMPT]))
+    assert logits[0].tobytes() == logits[1].tobytes()
+
+
+@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight", "lm_head.weight"])
+def test_a_missing_tensor_is_named_with_its_shape(name: str, device: _core.CpuDevice, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path, tokenizer=False)
+    weights = tiny_weights()
+    shape = list(weights.pop(name).shape)
+    write_safetensors(folder / "model.safetensors", weights)
+    with pytest.raises(ModelFormatError) as error:
+        load_model(folder, device)
+    for part in (str(folder), repr(name), str(shape), "missing"):
+        assert part in str(error.value)
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_before_anything_is_loaded(
+    device: _core.CpuDevice, tmp_path: Path
+) -> None:
+    weights = tiny_weights() | {"model.layers.1.mlp.down_proj.weight": np.zeros((64, 160), np.float32)}
+    calls: list[int] = []
+    with pytest.raises(ModelFormatError) as error:
+        load_model(write_tiny_gguf(tmp_path / "t.gguf", weights), device, lambda _, done, __: calls.append(done))
+    for part in ("t.gguf", "down_proj", "blk.1.ffn_down.weight", "[64, 172]", "[64, 160]"):
+        assert part in str(error.value)
+    assert calls == []
+
+
+@pytest.mark.parametrize("name", ["model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight"])
+def test_a_tensor_the_model_would_not_use_is_an_error(name: str, device: _core.CpuDevice, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path, tokenizer=False)
+    write_safetensors(folder / "model.safetensors", tiny_weights() | {name: np.zeros(64, np.float32)})
+    with pytest.raises(ModelFormatError, match=f"{name}.* no part of a llama model"):
+        load_model(folder, device)
+
+
+def test_left_over_tensors_that_follow_from_the_config_are_no_error(device: _core.CpuDevice, tmp_path: Path) -> None:
+    folder = write_tiny_llama(tmp_path, tokenizer=False, tied=True)
+    extra = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8, np.float32),
+        "lm_head.weight": np.zeros((300, 64), np.float32),
+    }
+    write_safetensors(folder / "model.safetensors", tiny_weights(tied=True) | extra)
+    load_model(folder, device)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_the_file_is_unmapped_once_the_model_stands(form: str, device: _core.CpuDevice, tmp_path: Path) -> None:
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    if form == "gguf":
+        path = write_tiny_gguf(tmp_path / "tiny.gguf", tiny_weights())
+    else:
+        path = write_tiny_llama(tmp_path / "folder", tokenizer=False)
+    seen: list[bool] = []
+    model = load_model(path, device, lambda *_: seen.append(str(path) in maps.read_text()))
+    assert seen[0]
+    assert str(path) not in maps.read_text()
+    assert model.config.num_layers == 2

@@ -1,0 +1,124 @@
+"""A worker as the engine sees it."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forced import greedy, last_logits, scheduler_of
+from tiny_model import write_tiny_llama
+
+from fastpaged import _core
+from fastpaged.config import EngineConfig
+from fastpaged.errors import InvalidRequestError, ModelNotFoundError
+from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.worker.worker import Worker
+
+PROMPT = [7, 120, 3, 255, 18]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_llama(tmp_path_factory.mktemp("worker"), tokenizer=False)
+
+
+def settings(model: Path, **changes: Any) -> EngineConfig:
+    values: dict[str, Any] = {"model": str(model), "isa": "scalar", "num_threads": 1, "num_blocks": 20}
+    return EngineConfig(**(values | changes))
+
+
+def test_the_context_is_the_models_unless_a_shorter_one_is_asked_for(model: Path) -> None:
+    assert Worker(settings(model)).max_model_len == 512
+    assert Worker(settings(model, max_model_len=40)).max_model_len == 40
+    with pytest.raises(InvalidRequestError, match="max_model_len must be at most 512.*, got 513"):
+        Worker(settings(model, max_model_len=513))
+
+
+def test_the_device_is_as_asked_for(model: Path) -> None:
+    worker = Worker(settings(model, num_threads=3))
+    assert (worker.device.isa, worker.device.num_threads, worker.num_blocks) == ("scalar", 3, 20)
+
+
+def test_an_op_table_nobody_knows_is_refused_by_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"sse9.*scalar"):
+        Worker(settings(model, isa="sse9"))
+    monkeypatch.setenv("FASTPAGED_ISA", "sse9")
+    with pytest.raises(ValueError, match=r"sse9.*scalar"):
+        Worker(settings(model, isa=None))
+    monkeypatch.setenv("FASTPAGED_ISA", "scalar")
+    assert Worker(settings(model, isa=None)).device.isa == "scalar"
+
+
+def test_a_model_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError, match="nowhere"):
+        Worker(settings(tmp_path / "nowhere"))
+
+
+def test_progress_is_reported(model: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    Worker(settings(model), lambda *call: calls.append(call))
+    assert calls[-1] == ("loading weights", 21, 21)
+
+
+def test_a_plan_is_run_and_sampled_greedily_from_its_logits(model: Path) -> None:
+    config = settings(model)
+    worker = Worker(config)
+    scheduler = scheduler_of(worker, config)
+    executor = InProcessExecutor(worker, _core.BatchBuilder(scheduler))
+    scheduler.add(0, PROMPT, greedy(), 3, [])
+    scheduler.add(1, PROMPT[:2], greedy(), 3, [])
+    for num_tokens in (7, 2, 2):
+        plan = scheduler.schedule()
+        assert plan.num_tokens == num_tokens
+        result = executor.run(plan)
+        assert worker.logits.shape == (2, 300)
+        np.testing.assert_array_equal(result.token_ids, worker.logits.argmax(axis=1))
+        scheduler.update(plan, result)
+    assert not scheduler.has_unfinished()
+    executor.close()
+
+
+def test_a_step_that_samples_nothing_has_no_logits(model: Path) -> None:
+    config = settings(model, long_prefill_token_threshold=3)
+    worker = Worker(config)
+    scheduler = scheduler_of(worker, config)
+    scheduler.add(0, PROMPT, greedy(), 1, [])
+    result = worker.execute(_core.BatchBuilder(scheduler).build(scheduler.schedule()))
+    assert worker.logits.shape == (0, 300)
+    assert len(result.token_ids) == 0
+
+
+def test_the_graph_is_sized_by_the_token_budget(model: Path) -> None:
+    small, large = (
+        Worker(settings(model, max_num_batched_tokens=budget, max_num_seqs=1)).graph for budget in (1, 1000)
+    )
+    small.check_invariants()
+    large.check_invariants()
+    assert small.arena_bytes < 16 << 10
+    assert 500 * small.arena_bytes < large.arena_bytes < 1100 * small.arena_bytes
+
+
+def test_a_budget_of_one_token_and_one_sequence_still_answers(model: Path) -> None:
+    tight, loose = settings(model, max_num_batched_tokens=1, max_num_seqs=1), settings(model)
+    prompts = [PROMPT, PROMPT[:1]]
+    expected = last_logits(Worker(loose), loose, prompts)
+    assert last_logits(Worker(tight), tight, prompts).tobytes() == expected.tobytes()
+
+
+def test_logits_taken_from_a_worker_outlive_it(model: Path) -> None:
+    config = settings(model)
+    worker = Worker(config)
+    scheduler = scheduler_of(worker, config)
+    scheduler.add(0, PROMPT, greedy(), 1, [])
+    worker.execute(_core.BatchBuilder(scheduler).build(scheduler.schedule()))
+    logits = worker.logits
+    kept = logits.copy()
+    worker.close()
+    worker.close()
+    del worker
+    gc.collect()
+    assert logits.any()
+    np.testing.assert_array_equal(logits, kept)
