@@ -28,7 +28,7 @@ help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
-	@echo 'make exact   bit-equality on SmolLM2      make kl      its KL against transformers'
+	@echo 'make exact   bit-equality on SmolLM2      make kl      SmolLM2 against transformers: tokenizer and KL'
 	@echo 'make bench   start-up times and sizes     make clean   remove builds and environments'
 
 # ---- demo
@@ -113,6 +113,8 @@ exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
 
 kl: $(TEST)/.installed $(GGUF)
+	$(call phase,The tokenizer of SmolLM2 against transformers) FASTPAGED_TEST_GGUF=$(CURDIR)/$(GGUF) \
+	  $(TEST)/bin/python -m pytest -q -m real_model
 	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --gguf $(GGUF)
 
 bench: $(DEMO)/.installed $(GGUF)

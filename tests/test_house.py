@@ -250,6 +250,16 @@ def dependencies_are_in_the_table(sources: Sources) -> Iterable[str]:
             yield f"third_party/README.md: no row for {name}"
 
 
+def architecture_names_real_files(sources: Sources) -> Iterable[str]:
+    """A file that ARCHITECTURE.md points to exists: from the root, the Python package or the C++ sources."""
+    named = re.findall(r"`([\w/]+\.(?:py|pyx|h|cc|md))`", sources["ARCHITECTURE.md"])
+    if len(named) < 20:
+        yield f"ARCHITECTURE.md names {len(named)} files; the way of a request goes through more"
+    for name in sorted(set(named)):
+        if not any(home + name in sources for home in ("", "python/fastpaged/", "cpp/fastpaged/")):
+            yield f"ARCHITECTURE.md: there is no {name}"
+
+
 def _dependency_lists(pyproject: str) -> str:
     lists = re.findall(r"^(?:requires|dependencies|test|lint) = (\[[^\]]*\])", pyproject, re.MULTILINE)
     return "\n".join(lists)
@@ -293,6 +303,7 @@ TREE: tuple[tuple[Rule, Callable[[], dict[str, str]]], ...] = (
     (op_table_size, cpp_sources),
     (no_vendored_code, file_names),
     (dependencies_are_in_the_table, text_sources),
+    (architecture_names_real_files, text_sources),
 )
 
 
@@ -354,6 +365,12 @@ def test_a_dependency_without_a_row_is_seen() -> None:
     table = "| name | version | licence | why |\n| beta | 2 | MIT | - |\n"
     complaints = list(dependencies_are_in_the_table({"pyproject.toml": pyproject, "third_party/README.md": table}))
     assert complaints == ["third_party/README.md: no row for alpha", "third_party/README.md: no row for gamma"]
+
+
+def test_a_file_that_moved_away_from_the_architecture_is_seen() -> None:
+    page = "".join(f"`room/file{i}.cc` " for i in range(20)) + "`gone.py`"
+    tree = {"ARCHITECTURE.md": page, **{f"cpp/fastpaged/room/file{i}.cc": "" for i in range(20)}}
+    assert list(architecture_names_real_files(tree)) == ["ARCHITECTURE.md: there is no gone.py"]
 
 
 GOOD: tuple[tuple[Rule, str, str], ...] = (

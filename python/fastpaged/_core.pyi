@@ -43,18 +43,53 @@ class PackedLinear:
     @property
     def num_bytes(self) -> int: ...
 
-def dequantize(device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]) -> None:
-    """GGUF blocks of `kind` ("Q4_1", "Q8_0", "F16", "F32", "BF16") to out, bfloat16 bits or float32; sizes must match."""
+def dequantize(
+    device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]
+) -> None:
+    """GGUF blocks of `kind` ("Q4_1", "Q8_0", "F16", "F32", "BF16") to out, bfloat16 bits or float32;
+    sizes must match."""
 
-# ---- ops, one by one, for tests and benchmarks (bind_ops.cc): each takes a CpuDevice and the arrays of its params struct
+# ---- ops, one by one, for tests and benchmarks (bind_ops.cc): each takes a CpuDevice and the arrays of its params
 
-def embedding(device: CpuDevice, token_ids: npt.NDArray[np.int32], table: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]) -> None: ...
-def rms_norm(device: CpuDevice, x: npt.NDArray[np.float32], residual: npt.NDArray[np.float32] | None, weight: npt.NDArray[np.float32], eps: float, out: npt.NDArray[np.uint16]) -> None: ...
-def linear(device: CpuDevice, x: npt.NDArray[np.uint16], weight: PackedLinear, out: npt.NDArray[np.float32]) -> None: ...
-def rotary_cache_write(device: CpuDevice, qkv: npt.NDArray[np.float32], positions: npt.NDArray[np.int32], slot_mapping: npt.NDArray[np.int32], cos_sin: npt.NDArray[np.float32], kv_cache: npt.NDArray[np.uint16], q: npt.NDArray[np.uint16]) -> None: ...
-def paged_attention(device: CpuDevice, q: npt.NDArray[np.uint16], kv_cache: npt.NDArray[np.uint16], query_start: npt.NDArray[np.int32], context_lens: npt.NDArray[np.int32], block_tables: npt.NDArray[np.int32], scale: float, out: npt.NDArray[np.uint16]) -> None: ...
-def gated_activation(device: CpuDevice, gate_up: npt.NDArray[np.float32], activation: str, out: npt.NDArray[np.uint16]) -> None: ...
-def gather_rows(device: CpuDevice, x: npt.NDArray[np.float32], rows: npt.NDArray[np.int32], out: npt.NDArray[np.float32]) -> None: ...
+def embedding(
+    device: CpuDevice, token_ids: npt.NDArray[np.int32], table: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]
+) -> None: ...
+def rms_norm(
+    device: CpuDevice,
+    x: npt.NDArray[np.float32],
+    residual: npt.NDArray[np.float32] | None,
+    weight: npt.NDArray[np.float32],
+    eps: float,
+    out: npt.NDArray[np.uint16],
+) -> None: ...
+def linear(
+    device: CpuDevice, x: npt.NDArray[np.uint16], weight: PackedLinear, out: npt.NDArray[np.float32]
+) -> None: ...
+def rotary_cache_write(
+    device: CpuDevice,
+    qkv: npt.NDArray[np.float32],
+    positions: npt.NDArray[np.int32],
+    slot_mapping: npt.NDArray[np.int32],
+    cos_sin: npt.NDArray[np.float32],
+    kv_cache: npt.NDArray[np.uint16],
+    q: npt.NDArray[np.uint16],
+) -> None: ...
+def paged_attention(
+    device: CpuDevice,
+    q: npt.NDArray[np.uint16],
+    kv_cache: npt.NDArray[np.uint16],
+    query_start: npt.NDArray[np.int32],
+    context_lens: npt.NDArray[np.int32],
+    block_tables: npt.NDArray[np.int32],
+    scale: float,
+    out: npt.NDArray[np.uint16],
+) -> None: ...
+def gated_activation(
+    device: CpuDevice, gate_up: npt.NDArray[np.float32], activation: str, out: npt.NDArray[np.uint16]
+) -> None: ...
+def gather_rows(
+    device: CpuDevice, x: npt.NDArray[np.float32], rows: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
+) -> None: ...
 
 # ---- graph (bind_graph.cc)
 
@@ -210,5 +245,7 @@ class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...
     def sample(self, logits: npt.NDArray[np.float32], batch: Batch) -> SamplerOutput:
         """Uses the sampling params the builder kept beside the batch. Releases the GIL."""
-    def sample_rows(self, logits: npt.NDArray[np.float32], params: Sequence[SamplingParams], positions: Sequence[int]) -> SamplerOutput:
+    def sample_rows(
+        self, logits: npt.NDArray[np.float32], params: Sequence[SamplingParams], positions: Sequence[int]
+    ) -> SamplerOutput:
         """The same for rows of no batch: params and position of each row. Releases the GIL."""

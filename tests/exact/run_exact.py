@@ -28,7 +28,12 @@ def requests_for(gguf: str, count: int, max_prompt: int, max_tokens: int) -> lis
     """Random ids beside real chats: both flat and peaked distributions."""
     tokenizer = load_tokenizer(gguf)
     made = make_requests(count, tokenizer.vocab_size, max_prompt, max_tokens, seed=20)
-    questions = ("What is the capital of France?", "Count from 1 to 20.", "Write a haiku about snow.", "Why is the sky blue?")
+    questions = (
+        "What is the capital of France?",
+        "Count from 1 to 20.",
+        "Write a haiku about snow.",
+        "Why is the sky blue?",
+    )
     for i, question in enumerate(questions[: count // 4]):
         text = tokenizer.apply_chat_template([{"role": "user", "content": question}])
         ids = tuple(tokenizer.encode(text, add_special_tokens=False))

@@ -40,7 +40,7 @@ def reference_logits(gguf: str, prompts: list[list[int]], dtype: torch.dtype) ->
 
 
 def fastpaged_logits(gguf: str, prompts: list[list[int]], isa: str) -> list[Logits]:
-    """The same through the scheduler: a first token prefilled, the rest forced in one at a time, all prompts together."""
+    """The same through the scheduler: the first token prefilled, the others forced in, all prompts together."""
     worker = Worker(EngineConfig(model=gguf, isa=isa, max_model_len=1024, num_blocks=1024))
     try:
         scheduler = _core.Scheduler(

@@ -9,6 +9,7 @@ import random
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
@@ -47,8 +48,12 @@ def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_token
     rng = random.Random(seed)
     requests = []
     for i in range(num_requests):
-        prompt = tuple(rng.randrange(vocab_size) for _ in range(rng.choice((1, 2, 15, 16, 17, rng.randint(1, max_prompt)))))
-        params = SamplingParams(max_tokens=rng.randint(max(1, max_tokens // 2), max_tokens), ignore_eos=True, logprobs=i % 4)
+        prompt = tuple(
+            rng.randrange(vocab_size) for _ in range(rng.choice((1, 2, 15, 16, 17, rng.randint(1, max_prompt))))
+        )
+        params = SamplingParams(
+            max_tokens=rng.randint(max(1, max_tokens // 2), max_tokens), ignore_eos=True, logprobs=i % 4
+        )
         if i % 2:
             params = replace(
                 params,
@@ -64,10 +69,12 @@ def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_token
     return requests
 
 
-def variants(base: EngineConfig, chunks: Sequence[int], block_sizes: Sequence[int], threads: Sequence[int]) -> Iterator[Variant]:
+def variants(
+    base: EngineConfig, chunks: Sequence[int], block_sizes: Sequence[int], threads: Sequence[int]
+) -> Iterator[Variant]:
     """The matrix around `base`: company, order, chunking, block size, thread count, poisoned memory."""
 
-    def config(**changes: int) -> EngineConfig:
+    def config(**changes: Any) -> EngineConfig:
         changed = replace(base, **changes)
         tokens = (base.num_blocks or 0) * base.block_size
         return replace(changed, num_blocks=-(-tokens // changed.block_size))

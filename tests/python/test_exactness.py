@@ -40,7 +40,9 @@ def alone(request: pytest.FixtureRequest, model: Path, requests: list[Request]) 
     return isa, run(Variant("alone", base_config(model, isa), alone=True), requests)
 
 
-@pytest.mark.parametrize("index", range(len(list(variants(base_config(Path("m"), "scalar"), (1, 7, 64), (1, 16, 128), (1, 2))))))
+@pytest.mark.parametrize(
+    "index", range(len(list(variants(base_config(Path("m"), "scalar"), (1, 7, 64), (1, 16, 128), (1, 2)))))
+)
 def test_answers_do_not_depend_on_how_requests_are_run(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
 ) -> None:
@@ -50,7 +52,9 @@ def test_answers_do_not_depend_on_how_requests_are_run(
     assert difference is None, f"{isa}, {variant.name}: {difference}"
 
 
-def test_a_pool_too_small_for_all_changes_no_answer(alone: tuple[str, list[Answer]], model: Path, requests: list[Request]) -> None:
+def test_a_pool_too_small_for_all_changes_no_answer(
+    alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
+) -> None:
     isa, expected = alone
     config = EngineConfig(
         model=str(model), isa=isa, max_model_len=400, block_size=4, num_blocks=90, max_num_seqs=32,

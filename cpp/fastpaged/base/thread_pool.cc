@@ -158,16 +158,20 @@ void ThreadPool::work(int thread) {
   }
 }
 
-// One entry per job: what is left of a job that this thread has left is for the others to finish.
+// True if this thread is inside a job it had not seen. A job is entered once at most: what is left of it afterwards is
+// for the others to finish. One that closed before this thread came is seen too: another may follow soon, so spin
+// again.
 bool ThreadPool::enter(std::uint64_t& seen_generation) {
   std::uint64_t gate = gate_.load();
-  while (is_open(gate) && generation_of(gate) != seen_generation) {
-    if (gate_.compare_exchange_weak(gate, gate + kOneWorker)) {
-      seen_generation = generation_of(gate);
-      return true;
-    }
+  if (generation_of(gate) == seen_generation) {
+    return false;
   }
-  return false;
+  bool inside = false;
+  while (is_open(gate) && !inside) {
+    inside = gate_.compare_exchange_weak(gate, gate + kOneWorker);
+  }
+  seen_generation = generation_of(gate);
+  return inside;
 }
 
 void ThreadPool::leave() {
@@ -181,8 +185,7 @@ void ThreadPool::leave() {
 }
 
 bool ThreadPool::news_since(std::uint64_t seen_generation) const {
-  const std::uint64_t gate = gate_.load();
-  return stopping_.load() || (is_open(gate) && generation_of(gate) != seen_generation);
+  return stopping_.load() || generation_of(gate_.load()) != seen_generation;
 }
 
 void ThreadPool::wait_for_news(std::uint64_t seen_generation) {

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from importlib import metadata
-from typing import Any
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -89,6 +89,7 @@ TEST_CASE("the exception of a tile reaches the caller and the pool goes on") {
 TEST_CASE("callers on several threads take turns") {
   ThreadPool pool(3);
   std::vector<std::thread> callers;
+  callers.reserve(4);
   std::atomic<int> wrong{0};
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
