@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         InvalidRequestError,
         ModelFormatError,
         ModelNotFoundError,
+        RequestLostError,
     )
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -34,6 +35,7 @@ __all__ = [
     "Logprob",
     "ModelFormatError",
     "ModelNotFoundError",
+    "RequestLostError",
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",

@@ -226,7 +226,7 @@ _ENGINE_RANGES = {
     "num_blocks": (1, _INT32_MAX),
     "kv_cache_memory_bytes": (1, 2**63 - 1),
     "max_num_seqs": (1, _INT32_MAX),
-    "max_num_batched_tokens": (1, _INT32_MAX),
+    "max_num_batched_tokens": (1, 2**20),
     "long_prefill_token_threshold": (0, _INT32_MAX),
     "seed": (0, 2**64 - 1),
     "max_logprobs": (-1, _INT32_MAX),

@@ -19,5 +19,9 @@ class ModelFormatError(FastpagedError, ValueError):
     """A model file is truncated, of the wrong size, or of a kind that is not supported."""
 
 
+class RequestLostError(FastpagedError, RuntimeError):
+    """A request ended, but its outputs went to somebody else."""
+
+
 class EngineClosedError(FastpagedError, RuntimeError):
     """The engine was used after close()."""

@@ -10,8 +10,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, cast
 
 from fastpaged.config import EngineConfig
+from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -82,7 +83,11 @@ class LLM:
 
     @property
     def engine(self) -> LLMEngine:
-        """The engine below. Requests added to it directly are stepped along, and their outputs are not kept."""
+        """The engine below. Requests added to it directly are stepped along, and their outputs are not kept.
+
+        Whoever steps it or aborts requests there takes what stream() and generate() in progress are waiting for: these
+        then raise RequestLostError.
+        """
         return self._open_engine()
 
     def close(self) -> None:
@@ -108,6 +113,8 @@ class LLM:
         engine = self._open_engine()
         requests = []
         for index, (prompt, prompt_params) in enumerate(zip(prompts, params, strict=True)):
+            while engine.has_request(str(self._next_request_id)):  # somebody's, added to the engine directly
+                self._next_request_id += 1
             try:
                 requests.append(engine.prepare(str(self._next_request_id), prompt, prompt_params))
             except InvalidRequestError as error:
@@ -121,31 +128,40 @@ class LLM:
         unfinished: set[str] = set()
         try:
             for request in requests:
-                self._queue(request, inbox, final_only)
-                unfinished.add(request.request_id)
+                with DeferredSignals():
+                    self._open_engine().enqueue(request, final_only=final_only)
+                    self._inboxes[request.request_id] = inbox
+                    unfinished.add(request.request_id)
             while unfinished:
                 while not inbox:
                     self._step()
+                    if not inbox:
+                        self._check_not_lost(unfinished)
                 output = inbox.popleft()
                 if output.finished:
                     unfinished.discard(output.request_id)
                     del self._inboxes[output.request_id]
                 yield output
         finally:
-            for request_id in unfinished:
-                del self._inboxes[request_id]
-                if self._engine is not None:
-                    self._engine.abort_request(request_id)
-
-    def _queue(self, request: EngineRequest, inbox: deque[RequestOutput], final_only: bool) -> None:
-        self._open_engine().enqueue(request, final_only=final_only)
-        self._inboxes[request.request_id] = inbox
+            with DeferredSignals():
+                for request_id in unfinished:
+                    self._inboxes.pop(request_id, None)
+                    if self._engine is not None:
+                        self._engine.abort_request(request_id)
 
     def _step(self) -> None:
-        for output in self._open_engine().step():
-            inbox = self._inboxes.get(output.request_id)
-            if inbox is not None:
-                inbox.append(output)
+        with DeferredSignals():  # an output made is an output delivered, whoever's step it was
+            for output in self._open_engine().step():
+                inbox = self._inboxes.get(output.request_id)
+                if inbox is not None:
+                    inbox.append(output)
+
+    def _check_not_lost(self, unfinished: set[str]) -> None:
+        engine = self._open_engine()
+        if not any(engine.has_request(request_id) for request_id in unfinished):
+            raise RequestLostError(
+                f"request {min(unfinished)!r} was ended, or its last output taken, through LLM.engine outside this call"
+            )
 
 
 def _check_engine_args(engine_args: Mapping[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import reprlib
 import warnings
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -90,16 +90,17 @@ class SamplingParams:
 
 
 def _refusal(name: str, value: object, allowed: str) -> InvalidRequestError:
-    return InvalidRequestError(f"{name} must be {allowed}, got {value!r}")
+    # Python refuses to write integers of thousands of digits.
+    huge = isinstance(value, int) and value.bit_length() > 256
+    return InvalidRequestError(f"{name} must be {allowed}, got {'a huge integer' if huge else reprlib.repr(value)}")
 
 
 def _number(name: str, value: object, low: float, high: float, allowed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refusal(name, value, allowed)
-    number = float(value)
-    if not math.isfinite(number) or not low <= number <= high:
+    if not low <= value <= high:  # compared before it is converted: no integer is too large for that, and NaN fails
         raise _refusal(name, value, allowed)
-    return number
+    return float(value)
 
 
 def _integer(name: str, value: object, low: int, high: int, allowed: str) -> int:

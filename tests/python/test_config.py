@@ -25,6 +25,7 @@ from fastpaged.errors import InvalidRequestError, ModelFormatError
         ("kv_cache_memory_bytes", -1, "None or an integer from 1"),
         ("max_num_seqs", 0, "from 1"),
         ("max_num_batched_tokens", 0, "from 1"),
+        ("max_num_batched_tokens", 2**31 - 1, "to 1048576"),
         ("max_num_batched_tokens", 1.5, "an integer"),
         ("max_num_batched_tokens", True, "an integer"),
         ("long_prefill_token_threshold", -1, "from 0"),

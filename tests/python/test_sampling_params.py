@@ -110,3 +110,10 @@ def test_params_cannot_be_changed_behind_the_door() -> None:
 def test_an_unknown_parameter_is_an_error_not_silence() -> None:
     with pytest.raises(TypeError, match="use_beam_search"):
         SamplingParams(use_beam_search=True)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "top_k", "max_tokens", "seed", "logprobs"])
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "negative", "unwritable"])
+def test_an_integer_beyond_any_float_is_refused_like_any_other_number(field: str, value: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{field} must be .*got a huge integer"):
+        SamplingParams(**{field: value})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.errors import EngineClosedError, InvalidRequestError
 from fastpaged.executor.in_process import InProcessExecutor
@@ -71,13 +72,18 @@ class LLMEngine:
         self._closed = False
 
     def step(self) -> list[RequestOutput]:
-        """Plans, computes, samples and reports one step. Nothing to do: an empty list."""
+        """Plans, computes, samples and reports one step. Nothing to do: an empty list.
+
+        A step is whole: Ctrl-C during it raises KeyboardInterrupt after it, and what it reported is then lost to the
+        caller, but not to abort_request() or to later steps.
+        """
         if not self.has_unfinished_requests():
             return []
-        plan = self.scheduler.schedule()
-        result = self._executor.run(plan)
-        events = self.scheduler.update(plan, result)
-        return self._outputs.process(plan, result, events)
+        with DeferredSignals():
+            plan = self.scheduler.schedule()
+            result = self._executor.run(plan)
+            events = self.scheduler.update(plan, result)
+            return self._outputs.process(plan, result, events)
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
         """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.
@@ -102,23 +108,20 @@ class LLMEngine:
         draws_seed = params.seed is None and not params.greedy
         seed = self._draw_seed() if draws_seed else params.seed
         stream = self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
-        self.scheduler.add(
-            self._next_group_id,
-            request.prompt_token_ids,
-            _core.SamplingParams(
-                temperature=params.temperature,
-                top_p=params.top_p,
-                top_k=params.top_k,
-                min_p=params.min_p,
-                seed=seed or 0,
-                num_logprobs=request.num_logprobs,
-            ),
-            request.max_tokens,
-            request.stop_token_ids,
+        sampling = _core.SamplingParams(
+            temperature=params.temperature,
+            top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            seed=seed or 0,
+            num_logprobs=request.num_logprobs,
         )
-        self._outputs.add(self._next_group_id, request, seed, stream, final_only)
-        self._next_group_id += 1
-        self._num_seeds_drawn += draws_seed
+        with DeferredSignals():
+            group_id = self._next_group_id
+            self.scheduler.add(group_id, request.prompt_token_ids, sampling, request.max_tokens, request.stop_token_ids)
+            self._outputs.add(group_id, request, seed, stream, final_only)
+            self._next_group_id += 1
+            self._num_seeds_drawn += draws_seed
 
     def abort_request(self, request_id: str) -> RequestOutput | None:
         """Ends a request in any state and frees its blocks at once.
@@ -126,7 +129,14 @@ class LLMEngine:
         Returns it as it stood, with finish_reason "abort"; None if it is not (or no longer) here, which is no error.
         """
         self._check_open()
-        return self._outputs.abort(request_id)
+        if not isinstance(request_id, str):
+            raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
+        with DeferredSignals():
+            return self._outputs.abort(request_id)
+
+    def has_request(self, request_id: str) -> bool:
+        """Whether this request is here, unfinished."""
+        return request_id in self._outputs
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has something to do."""

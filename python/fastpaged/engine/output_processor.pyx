@@ -125,6 +125,8 @@ cdef class OutputProcessor:
                 continue
             finish_reason = event.finish_reason
             name = None if finish_reason is None else finish_reason.name.lower()
+            if name == "error":
+                logging.getLogger(__name__).error("request %r failed: its logits held a NaN", state.request.request_id)
             try:
                 self._apply(state, event, name, result, logprobs, ranks, now)
             except Exception:

@@ -27,10 +27,7 @@ class Worker:
     """
 
     def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
-        self.device = _core.CpuDevice(
-            _core.default_isa() if config.isa is None else config.isa,
-            _core.available_cpus() if config.num_threads is None else config.num_threads,
-        )
+        self.device = _cpu_device(config)
         checkpoint = open_checkpoint(config.model)
         try:
             self.model_config: ModelConfig = checkpoint.config
@@ -60,6 +57,14 @@ class Worker:
             self.__dict__.pop(name, None)
 
 
+def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
+    num_threads = _core.available_cpus() if config.num_threads is None else config.num_threads
+    try:
+        return _core.CpuDevice(_core.default_isa() if config.isa is None else config.isa, num_threads)
+    except ValueError as error:  # names isa or FASTPAGED_ISA, and what is supported
+        raise InvalidRequestError(str(error)) from None
+
+
 def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
     limit = model.max_position_embeddings
     if config.max_model_len is not None and config.max_model_len > limit:
@@ -75,9 +80,15 @@ def _record(model: Model, device: _core.CpuDevice, config: EngineConfig) -> _cor
     graph = _core.ModelGraph(device)
     op = GraphOps(graph)
     logits = model.forward(op, BatchInputs())
-    op.finalize(
-        logits,
-        max_num_tokens=config.max_num_batched_tokens,
-        max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
-    )
+    try:
+        op.finalize(
+            logits,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+        )
+    except MemoryError:
+        raise InvalidRequestError(
+            "max_num_batched_tokens and max_num_seqs must leave room for a step's activations, got "
+            f"{config.max_num_batched_tokens} and {config.max_num_seqs}, more than this machine's memory"
+        ) from None
     return graph

@@ -43,10 +43,10 @@ def test_the_device_is_as_asked_for(model: Path) -> None:
 
 
 def test_an_op_table_nobody_knows_is_refused_by_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"sse9.*scalar"):
+    with pytest.raises(InvalidRequestError, match=r"sse9.*scalar"):
         Worker(settings(model, isa="sse9"))
     monkeypatch.setenv("FASTPAGED_ISA", "sse9")
-    with pytest.raises(ValueError, match=r"sse9.*scalar"):
+    with pytest.raises(InvalidRequestError, match=r"sse9.*scalar"):
         Worker(settings(model, isa=None))
     monkeypatch.setenv("FASTPAGED_ISA", "scalar")
     assert Worker(settings(model, isa=None)).device.isa == "scalar"
