@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
@@ -10,6 +11,9 @@ from fastpaged.errors import InvalidRequestError, ModelFormatError
 
 _HF_ARCHITECTURES = {"LlamaForCausalLM": "llama"}
 _GGUF_ARCHITECTURES = ("llama",)
+_INT32_MAX = 2**31 - 1
+# What a broken file may claim and no model has: tables are sized by these before a tensor is looked at.
+_LIMITS = {"num_layers": (1, 4096), "max_position_embeddings": (2, 2**24)}
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and value < 1:
-                raise ModelFormatError(f"{field.name} must be at least 1, got {value}")
+            low, high = _LIMITS.get(field.name, (1, _INT32_MAX))
+            if field.type == "int" and not low <= value <= high:
+                raise ModelFormatError(f"{field.name} must be from {low} to {high}, got {reprlib.repr(value)}")
             if field.type == "float" and not 0 < value < float("inf"):
                 raise ModelFormatError(f"{field.name} must be positive and finite, got {value}")
         if self.num_heads % self.num_kv_heads:
@@ -120,9 +125,10 @@ _HF_UNSUPPORTED: dict[str, tuple[object, ...]] = {
 def _hf_architecture(config: Mapping[str, object]) -> str:
     names = config.get("architectures")
     known = ", ".join(_HF_ARCHITECTURES)
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in _HF_ARCHITECTURES:
-        raise ModelFormatError(f"config.json: architectures must be one of {known}, got {names!r}")
-    return _HF_ARCHITECTURES[names[0]]
+    name = names[0] if isinstance(names, list) and len(names) == 1 else None
+    if not isinstance(name, str) or name not in _HF_ARCHITECTURES:
+        raise ModelFormatError(f"config.json: architectures must be one of {known}, got {reprlib.repr(names)}")
+    return _HF_ARCHITECTURES[name]
 
 
 def _hf_rope_theta(keys: _Keys) -> float:
@@ -154,7 +160,7 @@ class _Keys:
         self.values = values
 
     def error(self, key: str, expected: str) -> ModelFormatError:
-        found = f"got {self.values[key]!r}" if key in self.values else "but it is missing"
+        found = f"got {reprlib.repr(self.values[key])}" if key in self.values else "but it is missing"
         return ModelFormatError(f"{self.source}: {key} must be {expected}, {found}")
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -167,7 +173,10 @@ class _Keys:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, "a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.error(key, "a number that a float can hold") from None
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self._get(key, default)
@@ -218,7 +227,6 @@ class EngineConfig:
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
 
 
-_INT32_MAX = 2**31 - 1
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")
 _ENGINE_RANGES = {
     "max_model_len": (2, _INT32_MAX),

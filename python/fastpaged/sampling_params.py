@@ -98,9 +98,13 @@ def _refusal(name: str, value: object, allowed: str) -> InvalidRequestError:
 def _number(name: str, value: object, low: float, high: float, allowed: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _refusal(name, value, allowed)
-    if not low <= value <= high:  # compared before it is converted: no integer is too large for that, and NaN fails
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _refusal(name, value, allowed) from None
+    if not low <= number <= high:  # NaN is in no range
         raise _refusal(name, value, allowed)
-    return float(value)
+    return number
 
 
 def _integer(name: str, value: object, low: int, high: int, allowed: str) -> int:

@@ -168,3 +168,53 @@ def test_gguf_metadata_that_cannot_be_run_is_refused_by_its_key(
         ModelConfig.from_gguf(GGUF_METADATA | {key: value}, ())
     for part in (*parts, "GGUF metadata"):
         assert part in str(error.value)
+
+
+ODD_VALUES: tuple[object, ...] = (
+    None,
+    [],
+    {},
+    [["x"]],
+    [{}],
+    "x",
+    "",
+    True,
+    -1,
+    0,
+    2**31,
+    10**25,
+    10**400,
+    0.5,
+    float("nan"),
+    float("inf"),
+)
+
+
+@pytest.mark.parametrize("key", sorted({*tiny_config(), "rope_theta", "rope_scaling", "rope_parameters", "head_dim"}))
+def test_any_value_of_any_key_is_read_or_refused_as_a_bad_model(key: str) -> None:
+    for value in ODD_VALUES:
+        try:
+            config = ModelConfig.from_hf({**tiny_config(), key: value})
+        except ModelFormatError:
+            continue
+        assert config.num_layers <= 4096
+        assert 2 <= config.max_position_embeddings <= 2**24
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "field"),
+    [
+        ("llama.block_count", 2**32 - 1, "num_layers must be from 1 to 4096"),
+        ("llama.context_length", 2**32 - 1, "max_position_embeddings must be from 2 to 16777216"),
+        ("llama.context_length", 1, "max_position_embeddings must be from 2 to 16777216"),
+        ("llama.vocab_size", 2**40, "vocab_size must be from 1 to 2147483647"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_before_anything_is_sized_by_them(key: str, value: int, field: str) -> None:
+    with pytest.raises(ModelFormatError, match=field):
+        ModelConfig.from_gguf({**GGUF_METADATA, key: value}, ())
+
+
+def test_a_base_of_rotation_beyond_any_float_is_refused() -> None:
+    with pytest.raises(ModelFormatError, match="rope_theta must be a number that a float can hold"):
+        ModelConfig.from_hf({**tiny_config(), "rope_theta": 10**400})

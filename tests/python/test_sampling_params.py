@@ -116,4 +116,4 @@ def test_an_unknown_parameter_is_an_error_not_silence() -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "negative", "unwritable"])
 def test_an_integer_beyond_any_float_is_refused_like_any_other_number(field: str, value: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{field} must be .*got a huge integer"):
-        SamplingParams(**{field: value})
+        SamplingParams(**{field: value})  # type: ignore[arg-type]

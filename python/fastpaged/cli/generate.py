@@ -8,18 +8,23 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.cli.logprob_table import logprob_table
+from fastpaged.cli.logprob_table import HEADER, footer, rows
 from fastpaged.cli.timeline import Timeline
+from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from fastpaged.llm import LLM
-    from fastpaged.outputs import RequestOutput
+    from fastpaged.outputs import CompletionOutput, RequestOutput
+
+    # What to write when the answer has grown from one state (None: nothing yet) to another.
+    _Show = Callable[[CompletionOutput | None, CompletionOutput], str]
 
 DEFAULT_MAX_TOKENS = 256
+EXIT_REQUEST_FAILED = 1
 
 # Options that are a field of the same name of SamplingParams or of EngineConfig: absent, the field's default holds.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "ignore_eos", "logprobs")
@@ -73,23 +78,27 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Loads the model, answers, and prints."""
+    """Loads the model, answers, and prints. Returns the exit status: 1 if the request itself failed."""
     timeline = Timeline()
     timeline.mark("started")
     given = vars(args)
     params = SamplingParams(**{name: given[name] for name in _SAMPLING_FIELDS if name in given})
+    if given.get("chat") == "":
+        raise InvalidRequestError("--chat must not be empty, got ''")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
     with _load(args.model, {name: given[name] for name in _ENGINE_FIELDS if name in given}) as llm:
         timeline.mark("loaded")
         prompt: str | dict[str, object] = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
-        plain = not args.json and params.logprobs is None
-        output = _answer(llm, prompt, params, timeline, echo=plain)
-        if args.json:
-            print(json.dumps(dataclasses.asdict(output), ensure_ascii=False))
-        elif not plain:
-            print(logprob_table(output.outputs[0]))
-    if not args.json:
+        show = _nothing if args.json else _text if params.logprobs is None else _table
+        output = _answer(llm, prompt, params, timeline, show)
+    if args.json:
+        # In ASCII: stdout may be of any encoding. A logprob is never infinite unless the model's logits are.
+        print(json.dumps(dataclasses.asdict(output), allow_nan=False))
+    else:
         print(_figures(output, timeline), file=sys.stderr)
+    if output.outputs[0].finish_reason == "error":
+        print("fastpaged: error: the request failed: the model's logits held a NaN", file=sys.stderr)
+        return EXIT_REQUEST_FAILED
     return 0
 
 
@@ -112,20 +121,33 @@ def _chat_prompt(llm: LLM, message: str) -> dict[str, object]:
 
 
 def _answer(
-    llm: LLM, prompt: str | dict[str, object], params: SamplingParams, timeline: Timeline, *, echo: bool
+    llm: LLM, prompt: str | dict[str, object], params: SamplingParams, timeline: Timeline, show: _Show
 ) -> RequestOutput:
-    printed = 0
+    before: CompletionOutput | None = None
     for output in llm.stream(prompt, params):
         timeline.mark("first token")
-        text = output.outputs[0].text
-        if echo:
-            sys.stdout.write(text[printed:])
-            sys.stdout.flush()
-            printed = len(text)
+        sys.stdout.write(show(before, output.outputs[0]))
+        sys.stdout.flush()
+        before = output.outputs[0]
     timeline.mark("done")
-    if echo:
-        sys.stdout.write("\n")
     return output
+
+
+def _nothing(before: CompletionOutput | None, now: CompletionOutput) -> str:
+    return ""
+
+
+def _text(before: CompletionOutput | None, now: CompletionOutput) -> str:
+    new = now.text[len(before.text) if before else 0 :]
+    return new if now.finish_reason is None else new + "\n"
+
+
+def _table(before: CompletionOutput | None, now: CompletionOutput) -> str:
+    lines = [] if before else [HEADER]
+    lines += rows(now, len(before.token_ids) if before else 0)
+    if now.finish_reason is not None:
+        lines.append(footer(now))
+    return "".join(line + "\n" for line in lines)
 
 
 def _figures(output: RequestOutput, timeline: Timeline) -> str:

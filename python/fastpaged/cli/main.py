@@ -1,7 +1,8 @@
 """The command's frame: which subcommand runs, and how errors become one line and an exit status.
 
-0: done. 2: the user's to mend, one line on stderr. 130: Ctrl-C. 141: the reader of a pipe went away. Anything else is
-a bug of ours and shows its traceback.
+0: done. 1: the request itself failed. 2: the user's to mend, one line on stderr. 130: Ctrl-C. 141: the reader of a pipe
+went away. Anything else is a bug of ours and shows its traceback. A stream that was closed before we started (>&-) is
+written to nowhere.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, NoReturn
-
-from fastpaged.cli import collect_env, generate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,10 @@ EXIT_BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
-    args = _parser().parse_args(argv)
     try:
+        _open_missing_streams()
+        warnings.showwarning = _show_warning
+        args = _parser().parse_args(argv)
         status: int = args.run(args)
         sys.stdout.flush()
         return status
@@ -40,7 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USER_ERROR
 
 
+def _open_missing_streams() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for the process's life
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"fastpaged: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def _parser() -> argparse.ArgumentParser:
+    from fastpaged.cli import collect_env, generate  # here, where Ctrl-C is caught
+
     parser = _Parser(
         prog="fastpaged", description="Generate text with a language model on this machine.", allow_abbrev=False
     )

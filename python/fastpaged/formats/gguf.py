@@ -60,6 +60,7 @@ class GgufFile:
                 raise file.error("tensors", "every name once", f"{entry.name!r} twice")
             tensors[entry.name] = entry.map(file, data_start, alignment)
         _refuse_overlaps(file, entries)
+        _refuse_stray_bytes(file, entries, data_start, alignment)
         return cls(file.path, metadata, tensors)
 
     def close(self) -> None:
@@ -152,3 +153,12 @@ def _refuse_overlaps(file: MappedFile, entries: list[_TensorEntry]) -> None:
         if entry.offset < end:
             raise file.error(f"{entry.what}, offset", f"at least {end}, where {last} ends", entry.offset)
         end, last = entry.offset + entry.size, entry.what
+
+
+def _refuse_stray_bytes(file: MappedFile, entries: list[_TensorEntry], data_start: int, alignment: int) -> None:
+    """After the last tensor comes its padding, in most files, and nothing else."""
+    if entries:
+        end = data_start + max(entry.offset + entry.size for entry in entries)
+        if file.size - end >= alignment:
+            expected = f"{end} bytes, the end of the last tensor, and padding to a multiple of {alignment}"
+            raise file.error("size", expected, f"{file.size} bytes")

@@ -22,8 +22,9 @@ def find_gguf(path: str | os.PathLike[str]) -> Path | None:
         found = sorted(file for file in place.iterdir() if file.suffix == ".gguf" and file.is_file())
         if len(found) > 1:
             names = ", ".join(file.name for file in found)
-            raise ModelFormatError(f"path: {place} holds {len(found)} GGUF files ({names}); name the one to use")
+            raise ModelFormatError(f"model: {place} holds {len(found)} GGUF files ({names}); name the one to use")
         return found[0] if found else None
-    if not place.exists():
-        raise ModelNotFoundError(f"path: nothing is at {str(place)!r}; expected a .gguf file or a model folder")
+    if not place.is_file():  # a FIFO or a device would keep its reader waiting
+        there = "no regular file" if place.exists() else "nothing"
+        raise ModelNotFoundError(f"model: {there} is at {str(place)!r}; expected a .gguf file or a model folder")
     return place

@@ -22,7 +22,7 @@ class MappedFile:
                 if self.size:  # an empty file cannot be mapped
                     self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise ModelNotFoundError(f"path: {self.path!r} cannot be read as a file: {error}") from None
+            raise ModelNotFoundError(f"model: {self.path!r} cannot be read as a file: {error}") from None
         if self.size == 0:
             raise self.error("size", "a model file", "an empty file")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING
 
 import tokenizers
@@ -133,7 +134,7 @@ def _ids(path: Path, key: str) -> frozenset[int]:
     """One id or a list of them; null and -1 mean none."""
     value = read_json_object(path).get(key)
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    ids = [token_id for token_id in listed if type(token_id) is int and token_id >= -1]
+    ids = [token_id for token_id in listed if type(token_id) is int and -1 <= token_id < 2**31]
     if len(ids) != len(listed):
-        raise ModelFormatError(f"{path}: {key}: expected a token id or a list of them, found {value!r:.80}")
+        raise ModelFormatError(f"{path}: {key}: expected a token id or a list of them, found {reprlib.repr(value)}")
     return frozenset(token_id for token_id in ids if token_id >= 0)

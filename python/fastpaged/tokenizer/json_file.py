@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """The object in `path`; empty where there is no such file. Raises ModelFormatError."""
+    if path.exists() and not path.is_file():  # a FIFO would keep its reader waiting
+        raise ModelFormatError(f"{path}: expected a regular file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

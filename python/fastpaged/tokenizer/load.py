@@ -26,6 +26,6 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
         return Tokenizer(tokenizer_from_folder(folder))
     gguf = find_gguf(path)
     if gguf is None:
-        raise ModelNotFoundError(f"path: expected tokenizer.json or one .gguf file in {str(folder)!r}, found neither")
+        raise ModelNotFoundError(f"model: expected tokenizer.json or one .gguf file in {str(folder)!r}, found neither")
     with GgufFile.open(gguf) as file:
         return Tokenizer(tokenizer_from_gguf(file.metadata, str(gguf)))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_model import write_tiny_llama
 
 import fastpaged
 from fastpaged.cli.main import main
@@ -226,3 +228,71 @@ def test_collect_env_shows_what_it_can_under_a_bad_isa() -> None:
     assert "isas supported" in result.stdout
     assert result.stderr.count("\n") == 1
     assert "sparc" in result.stderr
+
+
+# ---- streams, encodings, failures
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_stream_closed_before_the_start_does_not_stop_the_other(tiny_llama: Path, closed: str) -> None:
+    options = ["--prompt", "a", "--max-tokens", "3"]
+    command = shlex.join([sys.executable, "-m", "fastpaged", *generate(tiny_llama, *options)])
+    result = subprocess.run(["bash", "-c", f"{command} {closed}"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0
+    assert "Traceback" not in result.stderr
+    assert (result.stdout == "") == (closed == ">&-")
+    assert (result.stderr == "") == (closed == "2>&-")
+
+
+def test_json_loses_nothing_on_a_stdout_that_is_not_utf_8(tiny_llama: Path) -> None:
+    prompt = "日本 é 🙂"
+    command = generate(tiny_llama, "--prompt", prompt, "--max-tokens", "2", "--json")
+    result = run(command, PYTHONIOENCODING="ascii")
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["prompt"] == prompt
+
+
+def test_the_table_of_logprobs_is_written_row_by_row(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    class Recorder(io.StringIO):
+        def reconfigure(self, **_: object) -> None:
+            pass
+
+        def flush(self) -> None:
+            written.append(self.getvalue())
+
+    monkeypatch.setattr(sys, "stdout", Recorder())
+    assert main(generate(tiny_llama, "--prompt", "a", "--max-tokens", "5", "--logprobs", "2")) == 0
+    lines = [text.count("\n") for text in written[:5]]
+    assert lines == [2, 3, 4, 5, 7]  # header and first row, a row each, the last with the footer
+
+
+def write_nan(file: Path, name: str) -> None:
+    """Over the first value of a bfloat16 tensor."""
+    content = bytearray(file.read_bytes())
+    header_size = int.from_bytes(content[:8], "little")
+    begin = 8 + header_size + json.loads(content[8 : 8 + header_size])[name]["data_offsets"][0]
+    content[begin : begin + 2] = (0x7FC0).to_bytes(2, "little")
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("json_flag", [[], ["--json"]])
+def test_a_request_that_fails_says_why_and_exits_with_1(tmp_path: Path, json_flag: list[str]) -> None:
+    write_tiny_llama(tmp_path)
+    write_nan(tmp_path / "model.safetensors", "model.norm.weight")
+    result = run(generate(tmp_path, "--prompt", "a", "--max-tokens", "3", *json_flag))
+    assert result.returncode == 1
+    assert "fastpaged: error: the request failed: the model's logits held a NaN" in result.stderr
+    if json_flag:
+        assert json.loads(result.stdout)["outputs"][0]["finish_reason"] == "error"
+
+
+def test_a_warning_is_one_line_without_a_source(tiny_llama: Path) -> None:
+    command = ["generate", "--model", str(tiny_llama), "--prompt", "a", "--max-tokens", "1", "--temperature", "0.005"]
+    lines = run(command).stderr.splitlines()
+    assert lines[0] == "fastpaged: warning: temperature 0.005 is raised to 0.01; 0 is greedy"
+
+
+def test_an_empty_chat_is_refused_like_an_empty_prompt(tiny_llama: Path) -> None:
+    assert_one_line_error(run(generate(tiny_llama, "--chat", "")), "--chat", "empty")

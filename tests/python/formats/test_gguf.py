@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -267,9 +268,23 @@ def test_a_kind_that_is_not_supported_is_called_by_its_name(
         opened(tmp_path, gguf([], [Tensor("w", (256,), int(kind), 0)], bytes(4096)))
 
 
+def test_stray_bytes_after_the_last_tensor_are_refused_and_its_padding_is_not(tmp_path: Path) -> None:
+    tensor = Tensor("w", (4,), F32, 0)
+    assert opened(tmp_path, gguf([], [tensor], bytes(16 + 16))).tensors["w"].shape == (4,)
+    with pytest.raises(ModelFormatError, match=r"size: expected \d+ bytes, the end of the last tensor"):
+        opened(tmp_path, gguf([], [tensor], bytes(16 + 132)))
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model"])
+def test_a_pipe_in_place_of_a_model_is_refused_without_waiting_for_its_writer(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelNotFoundError, match="model: no regular file is at"):
+        find_gguf(tmp_path / name)
+
+
 def test_a_path_that_cannot_be_read_is_not_found(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.gguf", tmp_path, "nul\0.gguf"):
-        with pytest.raises(ModelNotFoundError, match=r"path: .* cannot be read as a file"):
+        with pytest.raises(ModelNotFoundError, match=r"model: .* cannot be read as a file"):
             GgufFile.open(path)
 
 

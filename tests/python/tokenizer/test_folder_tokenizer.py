@@ -140,6 +140,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a config that is a list": ({"config": [1]}, r"config\.json: expected a JSON object, found list"),
     "an end that is a text": ({"config": {"eos_token_id": "2"}}, r"config\.json: eos_token_id: expected a token id"),
     "an end of -2": ({"generation_config": {"eos_token_id": [1, -2]}}, r"generation_config\.json: eos_token_id"),
+    "an end beyond any vocabulary": ({"config": {"eos_token_id": 10**30}}, r"config\.json: eos_token_id"),
     "an end of true": ({"generation_config": {"eos_token_id": True}}, r"generation_config\.json: eos_token_id"),
     "a bos that is a number": (
         {"tokenizer_config": {"bos_token": 1}},

@@ -155,9 +155,9 @@ def test_bad_arguments_are_the_callers_error(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"path: expected tokenizer\.json or one \.gguf file in"):
+    with pytest.raises(ModelNotFoundError, match=r"model: expected tokenizer\.json or one \.gguf file in"):
         load_tokenizer(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="path: nothing is at"):
+    with pytest.raises(ModelNotFoundError, match="model: nothing is at"):
         load_tokenizer(tmp_path / "absent")
 
 
