@@ -270,6 +270,14 @@ def test_a_seed_that_was_given_is_shown_and_greedy_needs_none() -> None:
     assert answer("A", GREEDY).outputs[0].seed is None
 
 
+def test_a_request_that_needs_no_seed_draws_none() -> None:
+    engine, undisturbed = toy_engine(), toy_engine()
+    for request_id, params in (("greedy", GREEDY), ("seeded", SamplingParams(seed=5, max_tokens=2))):
+        engine.add_request(request_id, "AB", params)
+    drain(engine)
+    assert unseeded(engine) == unseeded(undisturbed)
+
+
 # ---- comings and goings
 
 
