@@ -16,7 +16,7 @@ from tiny_model import write_tiny_llama
 
 import fastpaged
 from fastpaged.cli.main import main
-from fastpaged.tokenizer import load_tokenizer
+from fastpaged.tokenizer import Tokenizer, load_tokenizer
 
 QUICK = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "32", "--temperature", "0", "--ignore-eos"]
 
@@ -87,6 +87,21 @@ def test_chat_goes_through_the_template(tiny_llama: Path, capsys: pytest.Capture
     assert output["prompt"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     tokenizer = load_tokenizer(str(tiny_llama))
     assert output["prompt_token_ids"] == tokenizer.encode(output["prompt"], add_special_tokens=False)
+
+
+def test_a_chat_template_writes_its_own_special_tokens(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, frames = Tokenizer.encode, []
+
+    def noted(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        frames.append(add_special_tokens)
+        return encode(tokenizer, text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode", noted)
+    main(generate(tiny_llama, "--chat", "hi", "--max-tokens", "1", "--json"))
+    main(generate(tiny_llama, "--prompt", "hi", "--max-tokens", "1", "--json"))
+    assert frames == [False, True]
 
 
 def test_logprobs_show_a_table(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +187,10 @@ def test_ctrl_c_is_status_130_without_a_word(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_reader_that_goes_away_is_met_with_silence(tiny_llama: Path) -> None:
-    command = [sys.executable, "-m", "fastpaged", *generate(tiny_llama, "--prompt", "the", "--max-tokens", "200")]
+@pytest.mark.parametrize("options", [[], ["--json"], ["--logprobs", "2"]])
+def test_a_reader_that_goes_away_is_met_with_silence(tiny_llama: Path, options: list[str]) -> None:
+    answer = generate(tiny_llama, "--prompt", "the", "--max-tokens", "200", *options)
+    command = [sys.executable, "-m", "fastpaged", *answer]
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
