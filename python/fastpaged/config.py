@@ -12,6 +12,7 @@ from fastpaged.errors import InvalidRequestError, ModelFormatError
 _HF_ARCHITECTURES = {"LlamaForCausalLM": "llama"}
 _GGUF_ARCHITECTURES = ("llama",)
 _INT32_MAX = 2**31 - 1
+_FLOAT32_MAX = 3.4028234663852886e38
 # What a broken file may claim and no model has: tables are sized by these before a tensor is looked at.
 _LIMITS = {"num_layers": (1, 4096), "max_position_embeddings": (2, 2**24)}
 
@@ -39,8 +40,8 @@ class ModelConfig:
             low, high = _LIMITS.get(field.name, (1, _INT32_MAX))
             if field.type == "int" and not low <= value <= high:
                 raise ModelFormatError(f"{field.name} must be from {low} to {high}, got {reprlib.repr(value)}")
-            if field.type == "float" and not 0 < value < float("inf"):
-                raise ModelFormatError(f"{field.name} must be positive and finite, got {value}")
+            if field.type == "float" and not 0 < value <= _FLOAT32_MAX:
+                raise ModelFormatError(f"{field.name} must be positive and finite in float32, got {value}")
         if self.num_heads % self.num_kv_heads:
             raise ModelFormatError(
                 f"num_heads must be a multiple of num_kv_heads = {self.num_kv_heads}, got {self.num_heads}"
@@ -68,13 +69,15 @@ class ModelConfig:
             vocab_size=keys.integer("vocab_size"),
             hidden_size=hidden_size,
             intermediate_size=keys.integer("intermediate_size"),
-            num_layers=keys.integer("num_hidden_layers"),
+            num_layers=keys.integer("num_hidden_layers", limits=_LIMITS["num_layers"]),
             num_heads=num_heads,
             num_kv_heads=keys.integer("num_key_value_heads", num_heads),
             head_dim=keys.integer("head_dim", hidden_size // max(num_heads, 1)),
             rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
             rope_theta=_hf_rope_theta(keys),
-            max_position_embeddings=keys.integer("max_position_embeddings", 2048),
+            max_position_embeddings=keys.integer(
+                "max_position_embeddings", 2048, limits=_LIMITS["max_position_embeddings"]
+            ),
             tie_word_embeddings=keys.boolean("tie_word_embeddings", False),
         )
 
@@ -82,13 +85,14 @@ class ModelConfig:
     def from_gguf(cls, metadata: Mapping[str, object], tensor_names: Collection[str]) -> ModelConfig:
         """From a GGUF file's metadata; a file without output.weight ties the head to the embedding."""
         keys = _Keys("GGUF metadata", metadata)
-        architecture = metadata.get("general.architecture")
-        if architecture not in _GGUF_ARCHITECTURES:
+        name = metadata.get("general.architecture")
+        if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:  # an array has no one truth: types come first
             raise keys.error("general.architecture", f"one of {', '.join(_GGUF_ARCHITECTURES)}")
-        name = str(architecture)
-        if metadata.get(f"{name}.rope.scaling.type", "none") != "none":
+        scaling = metadata.get(f"{name}.rope.scaling.type", "none")
+        if not isinstance(scaling, str) or scaling != "none":
             raise keys.error(f"{name}.rope.scaling.type", "'none' (scaled positions are not supported yet)")
-        if metadata.get(f"{name}.expert_count", 0) != 0:
+        num_experts = metadata.get(f"{name}.expert_count", 0)
+        if not isinstance(num_experts, int) or num_experts != 0:
             raise keys.error(f"{name}.expert_count", "0 (mixtures of experts are not supported yet)")
         num_heads = keys.integer(f"{name}.attention.head_count")
         hidden_size = keys.integer(f"{name}.embedding_length")
@@ -101,13 +105,13 @@ class ModelConfig:
             vocab_size=keys.integer(f"{name}.vocab_size", _length(metadata.get("tokenizer.ggml.tokens"))),
             hidden_size=hidden_size,
             intermediate_size=keys.integer(f"{name}.feed_forward_length"),
-            num_layers=keys.integer(f"{name}.block_count"),
+            num_layers=keys.integer(f"{name}.block_count", limits=_LIMITS["num_layers"]),
             num_heads=num_heads,
             num_kv_heads=keys.integer(f"{name}.attention.head_count_kv", num_heads),
             head_dim=head_dim,
             rms_norm_eps=keys.number(f"{name}.attention.layer_norm_rms_epsilon"),
             rope_theta=keys.number(f"{name}.rope.freq_base", 10000.0),
-            max_position_embeddings=keys.integer(f"{name}.context_length"),
+            max_position_embeddings=keys.integer(f"{name}.context_length", limits=_LIMITS["max_position_embeddings"]),
             tie_word_embeddings="output.weight" not in tensor_names,
         )
 
@@ -163,20 +167,20 @@ class _Keys:
         found = f"got {reprlib.repr(self.values[key])}" if key in self.values else "but it is missing"
         return ModelFormatError(f"{self.source}: {key} must be {expected}, {found}")
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(self, key: str, default: int | None = None, *, limits: tuple[int, int] = (1, _INT32_MAX)) -> int:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(key, "an integer of at least 1")
+        low, high = limits
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.error(key, f"an integer from {low} to {high}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(key, "a number")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.error(key, "a number that a float can hold") from None
+        if not 0 < value <= _FLOAT32_MAX:  # also refuses NaN; compared as it is: a long integer fits into no float
+            raise self.error(key, "a positive number that float32 can hold")
+        return float(value)
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self._get(key, default)

@@ -108,7 +108,7 @@ def test_the_base_of_the_rotation_is_found_in_either_place(rope: dict[str, objec
         ({"quantization_config": {"bits": 4}}, ("quantization_config", "None", "bits")),
         ({"vocab_size": None}, ("vocab_size", "an integer")),
         ({"hidden_size": "64"}, ("hidden_size", "an integer", "'64'")),
-        ({"num_hidden_layers": 0}, ("num_hidden_layers", "at least 1", "0")),
+        ({"num_hidden_layers": 0}, ("num_hidden_layers", "from 1 to 4096", "0")),
         ({"num_key_value_heads": 3}, ("num_kv_heads = 3", "num_heads", "4")),
         ({"head_dim": 15}, ("head_dim", "even", "15")),
         ({"rms_norm_eps": "small"}, ("rms_norm_eps", "a number", "'small'")),
@@ -202,19 +202,68 @@ def test_any_value_of_any_key_is_read_or_refused_as_a_bad_model(key: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "field"),
+    ("key", "value", "message"),
     [
-        ("llama.block_count", 2**32 - 1, "num_layers must be from 1 to 4096"),
-        ("llama.context_length", 2**32 - 1, "max_position_embeddings must be from 2 to 16777216"),
-        ("llama.context_length", 1, "max_position_embeddings must be from 2 to 16777216"),
-        ("llama.vocab_size", 2**40, "vocab_size must be from 1 to 2147483647"),
+        ("llama.block_count", 2**32 - 1, "llama.block_count must be an integer from 1 to 4096, got 4294967295"),
+        ("llama.context_length", 2**32 - 1, "llama.context_length must be an integer from 2 to 16777216"),
+        ("llama.context_length", 1, "llama.context_length must be an integer from 2 to 16777216"),
+        ("llama.vocab_size", 2**40, "llama.vocab_size must be an integer from 1 to 2147483647"),
     ],
 )
-def test_sizes_that_no_model_has_are_refused_before_anything_is_sized_by_them(key: str, value: int, field: str) -> None:
-    with pytest.raises(ModelFormatError, match=field):
+def test_sizes_that_no_model_has_are_refused_before_anything_is_sized_by_them(
+    key: str, value: int, message: str
+) -> None:
+    with pytest.raises(ModelFormatError, match=message):
         ModelConfig.from_gguf({**GGUF_METADATA, key: value}, ())
 
 
-def test_a_base_of_rotation_beyond_any_float_is_refused() -> None:
-    with pytest.raises(ModelFormatError, match="rope_theta must be a number that a float can hold"):
-        ModelConfig.from_hf({**tiny_config(), "rope_theta": 10**400})
+GGUF_KEYS = {*GGUF_METADATA, "llama.vocab_size", "llama.rope.scaling.type", "llama.expert_count"} | {
+    f"llama.attention.{name}" for name in ("key_length", "value_length")
+}
+
+
+@pytest.mark.parametrize("key", sorted(GGUF_KEYS))
+def test_any_value_of_any_gguf_key_is_read_or_refused_as_a_bad_model(key: str) -> None:
+    for value in (*ODD_VALUES, np.array([1, 2]), np.array([]), np.array([True, False])):
+        try:
+            config = ModelConfig.from_gguf({**GGUF_METADATA, key: value}, ())
+        except ModelFormatError:
+            continue
+        assert config.num_layers <= 4096
+        assert 2 <= config.max_position_embeddings <= 2**24
+
+
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("key", ["rope_theta", "rope_type", "type", "partial_rotary_factor"])
+def test_any_value_within_the_rope_settings_is_read_or_refused_as_a_bad_model(place: str, key: str) -> None:
+    for value in ODD_VALUES:
+        try:
+            config = ModelConfig.from_hf({**tiny_config(), place: {key: value}})
+        except ModelFormatError:
+            continue
+        assert 0 < config.rope_theta < float("inf")
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**24 + 1, 2**31, 10**12, 10**25])
+def test_a_context_that_no_model_has_is_refused_by_its_key(value: int) -> None:
+    with pytest.raises(
+        ModelFormatError, match=f"max_position_embeddings must be an integer from 2 to 16777216, got {value}"
+    ):
+        ModelConfig.from_hf({**tiny_config(), "max_position_embeddings": value})
+
+
+@pytest.mark.parametrize("value", [[["x"]], [{}]])
+def test_architectures_that_are_no_names_are_refused_by_their_key(value: object) -> None:
+    with pytest.raises(ModelFormatError, match="architectures must be one of LlamaForCausalLM, got"):
+        ModelConfig.from_hf({**tiny_config(), "architectures": value})
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, float("inf"), float("nan"), 0])
+@pytest.mark.parametrize("key", ["rope_theta", "rms_norm_eps"])
+def test_a_number_that_float32_cannot_hold_is_refused_by_its_key(key: str, value: float) -> None:
+    message = f"{key} must be a positive number that float32 can hold, got"
+    with pytest.raises(ModelFormatError, match=message):
+        ModelConfig.from_hf({**tiny_config(), key: value})
+    if key == "rope_theta":
+        with pytest.raises(ModelFormatError, match=f"rope_parameters: {message}"):
+            ModelConfig.from_hf({**tiny_config(), "rope_parameters": {key: value}})

@@ -157,8 +157,8 @@ def _refuse_overlaps(file: MappedFile, entries: list[_TensorEntry]) -> None:
 
 def _refuse_stray_bytes(file: MappedFile, entries: list[_TensorEntry], data_start: int, alignment: int) -> None:
     """After the last tensor comes its padding, in most files, and nothing else."""
-    if entries:
-        end = data_start + max(entry.offset + entry.size for entry in entries)
-        if file.size - end >= alignment:
-            expected = f"{end} bytes, the end of the last tensor, and padding to a multiple of {alignment}"
-            raise file.error("size", expected, f"{file.size} bytes")
+    end = data_start + max((entry.offset + entry.size for entry in entries), default=0)
+    padded = -(-end // alignment) * alignment
+    if file.size > padded:
+        expected = f"{end} bytes, or {padded} with the padding to a multiple of {alignment}"
+        raise file.error("size", expected, f"{file.size}: {file.size - end} bytes follow the last tensor")

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 
 
 class MappedFile:
@@ -16,6 +17,9 @@ class MappedFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
+        kind = file_kind(self.path)
+        if kind not in (REGULAR_FILE, None):  # of None, opening it says why
+            raise ModelNotFoundError(f"model: {self.path!r} cannot be read as a file: it is {kind}")
         try:
             with open(self.path, "rb") as file:
                 self.size = os.fstat(file.fileno()).st_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from tokenizers import AddedToken
 
 from fastpaged.errors import ModelFormatError
 from fastpaged.tokenizer.definition import TokenizerDefinition
-from fastpaged.tokenizer.json_file import read_json_object
+from fastpaged.tokenizer.json_file import read_json_object, read_text
 from fastpaged.tokenizer.library_errors import library_failures
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+_ID = re.compile("[0-9]{1,10}")
 _MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -30,14 +32,16 @@ def tokenizer_from_folder(folder: Path) -> TokenizerDefinition:
     """
     file = folder / "tokenizer.json"
     with library_failures(f"{file}: expected a tokenizer of the tokenizers library, found "):
-        backend = tokenizers.Tokenizer.from_file(str(file))
+        backend = tokenizers.Tokenizer.from_str(read_text(file) or "")
     backend.no_truncation()
     backend.no_padding()
     config = _TokenizerConfig(folder)
     config.add_tokens(backend)
     bos, eos = config.named_id("bos_token", backend), config.named_id("eos_token", backend)
-    model_bos = _ids(folder / "config.json", "bos_token_id")
-    ends = _ids(folder / "config.json", "eos_token_id") | _ids(folder / "generation_config.json", "eos_token_id")
+    vocab_size = max(_vocab_size(backend), _declared_vocab_size(folder))
+    model_bos = _ids(folder / "config.json", "bos_token_id", vocab_size)
+    ends = _ids(folder / "config.json", "eos_token_id", vocab_size)
+    ends |= _ids(folder / "generation_config.json", "eos_token_id", vocab_size)
     return TokenizerDefinition(
         source=str(file),
         backend=backend,
@@ -79,9 +83,13 @@ class _TokenizerConfig:
     def declared_tokens(self) -> Iterable[tuple[int, AddedToken]]:
         key = "added_tokens_decoder"
         entries = self.content.get(key, {})
-        if not isinstance(entries, dict) or not all(str(token_id).isdecimal() for token_id in entries):
+        if not isinstance(entries, dict) or not all(_ID.fullmatch(token_id) for token_id in entries):
             raise self.error(key, "an object of token ids", f"{entries!r:.80}")
-        for token_id, entry in sorted((int(token_id), entry) for token_id, entry in entries.items()):
+        for token_id, entry in sorted(
+            ((int(name), entry) for name, entry in entries.items()), key=lambda item: item[0]
+        ):
+            if not isinstance(entry, dict):
+                raise self.error(f"{key}[{token_id}]", "a token: an object with its content", f"{entry!r:.80}")
             text = self.text_of(f"{key}[{token_id}]", entry)
             flags = {name: entry.get(name, False) for name in ("single_word", "lstrip", "rstrip", "special")}
             if not all(type(flag) is bool for flag in flags.values()):
@@ -101,13 +109,9 @@ class _TokenizerConfig:
 
     def chat_templates(self) -> dict[str, str]:
         """The file chat_template.jinja, or else the key chat_template: one template, or a list of named ones."""
-        try:
-            return {"default": (self.folder / "chat_template.jinja").read_text(encoding="utf-8")}
-        except FileNotFoundError:
-            pass
-        except (OSError, ValueError) as error:
-            file = self.folder / "chat_template.jinja"
-            raise ModelFormatError(f"{file}: expected UTF-8 text, found {error}") from None
+        template_file = read_text(self.folder / "chat_template.jinja")
+        if template_file is not None:
+            return {"default": template_file}
         found = self.content.get("chat_template")
         if found is None:
             return {}
@@ -122,7 +126,7 @@ class _TokenizerConfig:
 
     def text_of(self, what: str, token: object) -> str:
         text = token.get("content") if isinstance(token, dict) else token
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str) or not text or not _is_utf8(text):
             raise self.error(what, "a token: a string, or an object with its content", f"{token!r:.80}")
         return text
 
@@ -130,11 +134,30 @@ class _TokenizerConfig:
         return ModelFormatError(f"{self.path}: {what}: expected {expected}, found {found}")
 
 
-def _ids(path: Path, key: str) -> frozenset[int]:
+def _ids(path: Path, key: str, vocab_size: int) -> frozenset[int]:
     """One id or a list of them; null and -1 mean none."""
     value = read_json_object(path).get(key)
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    ids = [token_id for token_id in listed if type(token_id) is int and -1 <= token_id < 2**31]
+    ids = [token_id for token_id in listed if type(token_id) is int and token_id >= -1]
     if len(ids) != len(listed):
         raise ModelFormatError(f"{path}: {key}: expected a token id or a list of them, found {reprlib.repr(value)}")
+    for token_id in ids:
+        if token_id >= vocab_size:
+            expected = f"a token id below {vocab_size}, the size of the vocabulary"
+            raise ModelFormatError(f"{path}: {key}: expected {expected}, found {reprlib.repr(token_id)}")
     return frozenset(token_id for token_id in ids if token_id >= 0)
+
+
+def _vocab_size(backend: tokenizers.Tokenizer) -> int:
+    return 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
+def _declared_vocab_size(folder: Path) -> int:
+    """Of the model, which may pad its vocabulary; 0 where config.json has none that a model could have."""
+    size = read_json_object(folder / "config.json").get("vocab_size")
+    return size if type(size) is int and 0 < size < 2**31 else 0
+
+
+def _is_utf8(text: str) -> bool:
+    """JSON may spell out half a surrogate pair, which no tokenizer takes."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

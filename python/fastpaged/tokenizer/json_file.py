@@ -1,4 +1,4 @@
-"""JSON files of a model folder, with errors that name the file."""
+"""Text and JSON files of a model folder, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from fastpaged.errors import ModelFormatError
+from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -13,14 +14,26 @@ if TYPE_CHECKING:
 
 def read_json_object(path: Path) -> dict[str, object]:
     """The object in `path`; empty where there is no such file. Raises ModelFormatError."""
-    if path.exists() and not path.is_file():  # a FIFO would keep its reader waiting
-        raise ModelFormatError(f"{path}: expected a regular file")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    text = read_text(path)
+    if text is None:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: expected JSON in UTF-8, found {type(error).__name__}: {error}") from None
     if not isinstance(content, dict):
         raise ModelFormatError(f"{path}: expected a JSON object, found {type(content).__name__}")
     return content
+
+
+def read_text(path: Path) -> str | None:
+    """The text in `path`; None where there is no such file. Raises ModelFormatError, also for a pipe or a device."""
+    kind = file_kind(path)
+    if kind not in (REGULAR_FILE, None):
+        raise ModelFormatError(f"{path}: expected a regular file, found {kind}")
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelFormatError(f"{path}: expected UTF-8 text, found {type(error).__name__}: {error}") from None

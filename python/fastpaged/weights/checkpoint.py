@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastpaged.config import ModelConfig
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats import GgufFile, SafetensorsFile, StoredTensor, find_gguf
+from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 from fastpaged.models.gguf_name import GgufName
 from fastpaged.models.registry import model_class
 
@@ -64,37 +65,53 @@ class Checkpoint:
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """path: a .gguf file, a folder with config.json and model.safetensors, or a folder with one .gguf file."""
     folder = Path(path)
-    if (folder / "model.safetensors").is_file():
+    if file_kind(folder / "model.safetensors") is not None:  # if it is no file, opening it says so
         return _open_safetensors(folder)
     gguf = find_gguf(path)
     if gguf is not None:
         return _open_gguf(gguf)
-    if (folder / "model.safetensors.index.json").is_file():
+    if file_kind(folder / "model.safetensors.index.json") is not None:
         raise ModelFormatError(f"{folder}: weights in several safetensors files are not supported yet")
     raise ModelNotFoundError(
-        f"{folder}: a model folder must hold config.json and model.safetensors, or one .gguf file; found neither"
+        f"model: the folder {str(folder)!r} must hold config.json and model.safetensors, or one .gguf file; "
+        "it has neither"
     )
 
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile.open(path)
     config = _named(path, lambda: ModelConfig.from_gguf(file.metadata, file.tensors))
+    _check_depth(path, f"{config.architecture}.block_count", config, file)
     return Checkpoint(str(path), config, file, model_class(config.architecture).gguf_names(config))
 
 
 def _open_safetensors(folder: Path) -> Checkpoint:
     path = folder / "config.json"
-    if not path.is_file():
+    kind = file_kind(path)
+    if kind is None:
         raise ModelNotFoundError(f"{folder}: config.json must lie beside model.safetensors, it is missing")
+    if kind != REGULAR_FILE:
+        raise ModelFormatError(f"{path}: expected a regular file, got {kind}")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelFormatError(f"{path}: expected JSON in UTF-8, got {type(error).__name__}: {error}") from None
     if not isinstance(values, dict):
         raise ModelFormatError(f"{path}: expected a JSON object, got {type(values).__name__}")
     config = _named(folder, lambda: ModelConfig.from_hf(values))
     weights = folder / "model.safetensors"
-    return Checkpoint(str(weights), config, SafetensorsFile.open(weights), {})
+    file = SafetensorsFile.open(weights)
+    _check_depth(path, "num_hidden_layers", config, file)
+    return Checkpoint(str(weights), config, file, {})
+
+
+def _check_depth(path: Path, key: str, config: ModelConfig, file: GgufFile | SafetensorsFile) -> None:
+    """Every layer has tensors: more layers than tensors is a broken file, seen before names are made for each layer."""
+    if config.num_layers > len(file.tensors):
+        raise ModelFormatError(
+            f"{path}: {key} must be at most {len(file.tensors)}, the number of tensors in {file.path}, "
+            f"got {config.num_layers}"
+        )
 
 
 def _named(path: Path, read: Callable[[], ModelConfig]) -> ModelConfig:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -271,15 +272,36 @@ def test_a_kind_that_is_not_supported_is_called_by_its_name(
 def test_stray_bytes_after_the_last_tensor_are_refused_and_its_padding_is_not(tmp_path: Path) -> None:
     tensor = Tensor("w", (4,), F32, 0)
     assert opened(tmp_path, gguf([], [tensor], bytes(16 + 16))).tensors["w"].shape == (4,)
-    with pytest.raises(ModelFormatError, match=r"size: expected \d+ bytes, the end of the last tensor"):
-        opened(tmp_path, gguf([], [tensor], bytes(16 + 132)))
+    for stray in (1, 16, 132):
+        with pytest.raises(ModelFormatError, match=f"size: expected .*: {16 + stray} bytes follow the last tensor"):
+            opened(tmp_path, gguf([], [tensor], bytes(32 + stray)))
+    with pytest.raises(ModelFormatError, match="size: expected .*: 7 bytes follow the last tensor"):
+        opened(tmp_path, gguf([], [], bytes(7)))
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "model"])
 def test_a_pipe_in_place_of_a_model_is_refused_without_waiting_for_its_writer(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
-    with pytest.raises(ModelNotFoundError, match="model: no regular file is at"):
+    with pytest.raises(ModelNotFoundError, match="model: a named pipe is at .*; it must be a .gguf file or a model"):
         find_gguf(tmp_path / name)
+    with pytest.raises(ModelNotFoundError, match="cannot be read as a file: it is a named pipe"):
+        GgufFile.open(tmp_path / name)
+
+
+def test_a_device_or_a_socket_in_place_of_a_model_is_refused_unopened(tmp_path: Path) -> None:
+    place = tmp_path / "s.gguf"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(place))  # a socket's path has at most 107 bytes
+        for path, kind in ((place, "a socket"), ("/dev/zero", "a character device")):
+            with pytest.raises(ModelNotFoundError, match=f"model: {kind} is at"):
+                find_gguf(path)
+            with pytest.raises(ModelNotFoundError, match=f"it is {kind}"):
+                GgufFile.open(path)
+
+
+def test_a_path_too_long_for_any_file_has_nothing_there() -> None:
+    with pytest.raises(ModelNotFoundError, match="model: nothing is at"):
+        find_gguf("x" * 10_000)
 
 
 def test_a_path_that_cannot_be_read_is_not_found(tmp_path: Path) -> None:
@@ -296,5 +318,5 @@ def test_the_one_gguf_file_of_a_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "b.gguf").touch()
     with pytest.raises(ModelFormatError, match=r"holds 2 GGUF files \(a\.gguf, b\.gguf\)"):
         find_gguf(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="nothing is at"):
+    with pytest.raises(ModelNotFoundError, match="^model: nothing is at .*; it must be a .gguf file or a model folder"):
         find_gguf(tmp_path / "c")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,6 +142,27 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an end that is a text": ({"config": {"eos_token_id": "2"}}, r"config\.json: eos_token_id: expected a token id"),
     "an end of -2": ({"generation_config": {"eos_token_id": [1, -2]}}, r"generation_config\.json: eos_token_id"),
     "an end beyond any vocabulary": ({"config": {"eos_token_id": 10**30}}, r"config\.json: eos_token_id"),
+    "an end beyond the vocabulary": (
+        {"generation_config": {"eos_token_id": [1, 703]}},
+        r"generation_config\.json: eos_token_id: expected a token id below 703, the size of the vocabulary, found 703",
+    ),
+    "an end beyond the padded vocabulary": (
+        {"config": {"eos_token_id": 720, "vocab_size": 720}},
+        r"config\.json: eos_token_id: expected a token id below 720, .*found 720",
+    ),
+    "a beginning beyond the vocabulary": (
+        {"config": {"bos_token_id": 703}},
+        r"config\.json: bos_token_id: .* below 703",
+    ),
+    "a declared token that is a text": (
+        {"tokenizer_config": {"added_tokens_decoder": {"703": "<|x|>"}}},
+        r"added_tokens_decoder\[703\]: expected a token: an object",
+    ),
+    "a declared token with an id of 5000 digits": (
+        {"tokenizer_config": {"added_tokens_decoder": {"9" * 5000: {"content": "<|x|>"}}}},
+        "expected an object of token ids",
+    ),
+    "a token of half a surrogate pair": ({"tokenizer_config": {"eos_token": "\ud800"}}, "eos_token: expected a token"),
     "an end of true": ({"generation_config": {"eos_token_id": True}}, r"generation_config\.json: eos_token_id"),
     "a bos that is a number": (
         {"tokenizer_config": {"bos_token": 1}},
@@ -185,6 +207,59 @@ def test_it_refuses(tmp_path: Path, case: str) -> None:
         load_tokenizer(folder)
 
 
+def test_an_end_within_the_models_padded_vocabulary_is_an_end(tmp_path: Path) -> None:
+    files = {"config": {"eos_token_id": 719, "vocab_size": 720}}
+    assert load_tokenizer(write_folder(tmp_path, trained_byte_level(), **files)).eos_token_ids == {719}
+
+
+@pytest.mark.parametrize(
+    ("file", "key"),
+    [(file, key) for file in ("config", "generation_config") for key in ("eos_token_id", "bos_token_id", "vocab_size")]
+    + [
+        ("tokenizer_config", key)
+        for key in ("bos_token", "eos_token", "added_tokens_decoder", "extra_special_tokens", "chat_template")
+    ],
+)
+def test_any_value_of_any_key_is_read_or_refused_as_a_bad_model(tmp_path: Path, file: str, key: str) -> None:
+    odd: tuple[object, ...] = (
+        None,
+        [],
+        {},
+        [["x"]],
+        [{}],
+        "x",
+        "",
+        True,
+        -1,
+        0,
+        2**31,
+        10**30,
+        0.5,
+        float("nan"),
+        {"5": None},
+        {"content": 1},
+    )
+    for number, value in enumerate(odd):
+        files: dict[str, Any] = {file: {key: value}}
+        folder = write_folder(tmp_path / str(number), trained_byte_level(), **files)
+        try:
+            tokenizer = load_tokenizer(folder)
+        except ModelFormatError:
+            continue
+        assert all(0 <= token_id < 703 for token_id in tokenizer.eos_token_ids)
+
+
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json", "chat_template.jinja"]
+)
+def test_a_pipe_within_the_folder_is_refused_without_waiting_for_its_writer(tmp_path: Path, name: str) -> None:
+    write_folder(tmp_path, trained_byte_level())
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ModelFormatError, match=f"{name}: expected a regular file, found a named pipe"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"model": {"type": "BPE"}}', b"\xff", b"[" * 100_000])
 def test_a_tokenizer_json_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tokenizer.json").write_bytes(content)
@@ -208,5 +283,5 @@ def test_a_tokenizer_json_that_makes_the_library_panic_is_refused(tmp_path: Path
 def test_a_config_that_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
     write_folder(tmp_path, trained_byte_level())
     (tmp_path / "generation_config.json").write_bytes(content)
-    with pytest.raises(ModelFormatError, match=r"generation_config\.json: expected JSON in UTF-8"):
+    with pytest.raises(ModelFormatError, match=r"generation_config\.json: expected (JSON in UTF-8|UTF-8 text)"):
         load_tokenizer(tmp_path)

@@ -125,6 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"ggml__eos_token_id": 703},
         "eos_token_id: expected a token id below 703, found 703",
     ),
+    "an end of true": ({"ggml__eos_token_id": True}, "eos_token_id: expected a value of type int, found bool True"),
     "a flag that is a text": (
         {"ggml__add_bos_token": "yes"},
         "add_bos_token: expected a value of type bool, found str 'yes'",
@@ -155,9 +156,9 @@ def test_bad_arguments_are_the_callers_error(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"model: expected tokenizer\.json or one \.gguf file in"):
+    with pytest.raises(ModelNotFoundError, match=r"model: the folder .* must hold tokenizer\.json or one \.gguf file"):
         load_tokenizer(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="model: nothing is at"):
+    with pytest.raises(ModelNotFoundError, match="^model: nothing is at .*; it must be a .gguf file"):
         load_tokenizer(tmp_path / "absent")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_a_missing_tensor_is_named_as_in_both_worlds(folder: Path, tmp_path: Pat
 
 
 def test_a_path_with_no_model_says_what_a_model_is(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match="nowhere"):
+    with pytest.raises(ModelNotFoundError, match="^model: nothing is at .*nowhere'; it must be"):
         open_checkpoint(tmp_path / "nowhere")
     with pytest.raises(ModelNotFoundError, match=r"config\.json and model\.safetensors, or one \.gguf file"):
         open_checkpoint(tmp_path)
@@ -96,6 +97,31 @@ def test_a_config_that_cannot_be_read_is_named_with_its_file(
     with pytest.raises(ModelFormatError, match=message) as error:
         open_checkpoint(tmp_path)
     assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "model.gguf"])
+def test_a_pipe_within_a_model_folder_is_refused_by_its_name(folder: Path, tmp_path: Path, name: str) -> None:
+    if name != "model.gguf":
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((ModelFormatError, ModelNotFoundError), match=f"{name}.* a named pipe"):
+        open_checkpoint(tmp_path)
+
+
+def test_more_layers_than_the_file_has_tensors_are_refused_before_any_layer_is_named(
+    folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    num_tensors = len(tiny_weights())
+    (tmp_path / "config.json").write_text(json.dumps(tiny_config() | {"num_hidden_layers": num_tensors + 1}))
+    with pytest.raises(
+        ModelFormatError, match=f"num_hidden_layers must be at most {num_tensors}, .*got {num_tensors + 1}"
+    ):
+        open_checkpoint(tmp_path)
+    weights = {"model.norm.weight": np.ones(64, np.float32)}
+    with pytest.raises(ModelFormatError, match=r"tiny\.gguf: llama\.block_count must be at most 1, .*got 2"):
+        open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights))
 
 
 def test_an_odd_number_of_rows_per_head_cannot_be_put_in_order(tmp_path: Path) -> None:
