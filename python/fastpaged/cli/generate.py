@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.cli.logprob_table import HEADER, footer, rows
+from fastpaged.cli.messages import Messages
 from fastpaged.cli.timeline import Timeline
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
@@ -45,7 +47,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message, put through the model's chat template")
-    parser.add_argument("--json", action="store_true", default=False, help="print one JSON object instead of the text")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=False,
+        help="print one JSON object instead of the text; a number that is not finite is null",
+    )
     _add_sampling(parser.add_argument_group("sampling"))
     _add_engine(parser.add_argument_group("engine"))
 
@@ -81,36 +88,54 @@ def run(args: argparse.Namespace) -> int:
     """Loads the model, answers, and prints. Returns the exit status: 1 if the request itself failed."""
     timeline = Timeline()
     timeline.mark("started")
+    bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
+    with Messages(bar) as messages:
+        output = _generate(args, timeline, bar)
+    if args.json:
+        print(_as_json(output))
+    else:
+        print(_figures(output, timeline), file=sys.stderr)
+    if output.outputs[0].finish_reason == "error":
+        why = "see the traceback above" if messages.saw_exception else "the model's logits held a NaN"
+        print(f"fastpaged: error: the request failed: {why}", file=sys.stderr)
+        return EXIT_REQUEST_FAILED
+    return 0
+
+
+def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | None) -> RequestOutput:
     given = vars(args)
     params = SamplingParams(**{name: given[name] for name in _SAMPLING_FIELDS if name in given})
     if given.get("chat") == "":
         raise InvalidRequestError("--chat must not be empty, got ''")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
-    with _load(args.model, {name: given[name] for name in _ENGINE_FIELDS if name in given}) as llm:
+    with _load(args.model, {name: given[name] for name in _ENGINE_FIELDS if name in given}, bar) as llm:
         timeline.mark("loaded")
         prompt: str | dict[str, object] = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
         show = _nothing if args.json else _text if params.logprobs is None else _table
-        output = _answer(llm, prompt, params, timeline, show)
-    if args.json:
-        # In ASCII: stdout may be of any encoding. A logprob is never infinite unless the model's logits are.
-        print(json.dumps(dataclasses.asdict(output), allow_nan=False))
-    else:
-        print(_figures(output, timeline), file=sys.stderr)
-    if output.outputs[0].finish_reason == "error":
-        print("fastpaged: error: the request failed: the model's logits held a NaN", file=sys.stderr)
-        return EXIT_REQUEST_FAILED
-    return 0
+        return _answer(llm, prompt, params, timeline, show)
 
 
-def _load(model: str, engine_args: Mapping[str, object]) -> LLM:
+def _load(model: str, engine_args: Mapping[str, object], bar: ProgressBar | None) -> LLM:
     from fastpaged.llm import LLM
 
-    bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
     try:
         return LLM(model, progress=bar, **engine_args)
     finally:
         if bar is not None:
             bar.clear()
+
+
+def _as_json(output: RequestOutput) -> str:
+    """In ASCII, for stdout may be of any encoding. JSON has no infinity and no NaN: such a number becomes null."""
+    return json.dumps(_finite(dataclasses.asdict(output)), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _chat_prompt(llm: LLM, message: str) -> dict[str, object]:

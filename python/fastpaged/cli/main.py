@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import warnings
 from typing import TYPE_CHECKING, NoReturn
+
+from fastpaged.__main__ import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EXIT_USER_ERROR = 2
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
@@ -25,7 +25,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     try:
         _open_missing_streams()
-        warnings.showwarning = _show_warning
         args = _parser().parse_args(argv)
         status: int = args.run(args)
         sys.stdout.flush()
@@ -46,10 +45,6 @@ def _open_missing_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # for the process's life
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"fastpaged: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:

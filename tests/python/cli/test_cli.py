@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import logging
+import math
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +304,8 @@ def test_a_request_that_fails_says_why_and_exits_with_1(tmp_path: Path, json_fla
     write_nan(tmp_path / "model.safetensors", "model.norm.weight")
     result = run(generate(tmp_path, "--prompt", "a", "--max-tokens", "3", *json_flag))
     assert result.returncode == 1
-    assert "fastpaged: error: the request failed: the model's logits held a NaN" in result.stderr
+    errors = result.stderr.splitlines()[0 if json_flag else 1 :]  # without the figures
+    assert errors == ["fastpaged: error: the request failed: the model's logits held a NaN"]
     if json_flag:
         assert json.loads(result.stdout)["outputs"][0]["finish_reason"] == "error"
 
@@ -309,6 +314,96 @@ def test_a_warning_is_one_line_without_a_source(tiny_llama: Path) -> None:
     command = ["generate", "--model", str(tiny_llama), "--prompt", "a", "--max-tokens", "1", "--temperature", "0.005"]
     lines = run(command).stderr.splitlines()
     assert lines[0] == "fastpaged: warning: temperature 0.005 is raised to 0.01; 0 is greedy"
+
+
+def test_a_small_pool_is_a_warning_of_one_line(tiny_llama: Path) -> None:
+    lines = run(generate(tiny_llama, "--prompt", "a", "--max-tokens", "1", "--num-blocks", "2")).stderr.splitlines()
+    assert lines[0].startswith("fastpaged: warning: The KV pool holds 32 tokens")
+    assert lines[1].startswith("[1 tokens")
+
+
+def test_a_warning_takes_the_bar_off_its_line(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    main(generate(tiny_llama, "--prompt", "the", "--max-tokens", "1", "--num-blocks", "2"))
+    before, _, _ = terminal.getvalue().partition("fastpaged: warning: The KV pool")
+    assert "[#" in before
+    assert before.endswith(" \r")
+
+
+def test_a_number_that_json_has_not_is_null(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = fastpaged.LLM.stream
+
+    def impossible(*args: Any) -> Iterator[fastpaged.RequestOutput]:
+        for output in stream(*args):
+            completion = dataclasses.replace(output.outputs[0], cumulative_logprob=-math.inf)
+            yield dataclasses.replace(output, outputs=[completion])
+
+    monkeypatch.setattr(fastpaged.LLM, "stream", impossible)
+    assert main(generate(tiny_llama, "--prompt", "a", "--max-tokens", "1", "--logprobs", "1", "--json")) == 0
+    (completion,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert completion["cumulative_logprob"] is None
+
+
+def test_a_bug_of_ours_in_one_request_is_not_blamed_on_the_model(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = fastpaged.LLM.stream
+
+    def broken(*args: Any) -> Iterator[fastpaged.RequestOutput]:
+        for output in stream(*args):
+            try:
+                raise RuntimeError("invariant")
+            except RuntimeError:
+                logging.getLogger("fastpaged.engine").exception("request failed")
+            completion = dataclasses.replace(output.outputs[0], finish_reason="error")
+            yield dataclasses.replace(output, outputs=[completion])
+
+    monkeypatch.setattr(fastpaged.LLM, "stream", broken)
+    assert main(generate(tiny_llama, "--prompt", "a", "--max-tokens", "1")) == 1
+    captured = capsys.readouterr()
+    assert "RuntimeError: invariant" in captured.err
+    assert captured.err.endswith("fastpaged: error: the request failed: see the traceback above\n")
+
+
+INTERRUPT_AT_AN_IMPORT = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            {source}
+sys.meta_path.insert(0, Interrupt())
+"""
+STARTS = (["-m", "fastpaged"], ["-c", "import sys; from fastpaged.__main__ import main; sys.exit(main())"])
+
+
+# Python keeps a note of Ctrl-C in source text that it runs, as dataclasses do when they are defined: hence exec.
+@pytest.mark.parametrize("start", STARTS, ids=["module", "script"])
+@pytest.mark.parametrize("module", ["argparse", "fastpaged.cli.generate", "fastpaged.llm", "numpy"])
+@pytest.mark.parametrize("source", ["raise KeyboardInterrupt", "exec('raise KeyboardInterrupt')"])
+def test_ctrl_c_during_any_import_is_status_130_without_a_word(
+    tiny_llama: Path, tmp_path: Path, start: list[str], module: str, source: str
+) -> None:
+    hook = INTERRUPT_AT_AN_IMPORT.format(module=module, source=source)
+    (tmp_path / "sitecustomize.py").write_text(hook, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, *start, *generate(tiny_llama, "--prompt", "a", "--max-tokens", "1")]
+    environment = {**os.environ, "PYTHONPATH": path}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "")
+
+
+def test_both_ways_to_start_the_command_begin_at_the_same_place() -> None:
+    pyproject = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'fastpaged = "fastpaged.__main__:main"' in pyproject
 
 
 def test_an_empty_chat_is_refused_like_an_empty_prompt(tiny_llama: Path) -> None:
