@@ -14,6 +14,7 @@
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
 #include "fastpaged/ops/packed_linear.h"
+#include "fastpaged/ops/params.h"
 
 namespace py = pybind11;
 
@@ -30,11 +31,6 @@ DType buffer_dtype(const std::string& dtype) {
   require(dtype == "float32" || dtype == "bfloat16",
           [&] { return "dtype must be 'float32' or 'bfloat16', got '" + dtype + "'"; });
   return dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
-}
-
-Activation activation_of(const std::string& activation) {
-  require(activation == "silu", [&] { return "activation must be 'silu', got '" + activation + "'"; });
-  return Activation::kSilu;
 }
 
 // A ModelGraph with all that it points to: the device, the weights, the KV cache. They are let go with the graph.
@@ -69,7 +65,7 @@ class GraphHandle {
     graph_.paged_attention(q, layer, scale, out);
   }
   void gated_activation(BufferId gate_up, const std::string& activation, BufferId out) {
-    graph_.gated_activation(gate_up, activation_of(activation), out);
+    graph_.gated_activation(gate_up, activation_from_name(activation), out);
   }
   void gather_rows(BufferId x, BufferId out) { graph_.gather_rows(x, out); }
 

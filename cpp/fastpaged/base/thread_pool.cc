@@ -1,8 +1,18 @@
 #include "fastpaged/base/thread_pool.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <stdexcept>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "fastpaged/base/check.h"
 
@@ -28,8 +38,8 @@ bool is_empty(std::uint64_t gate) {
   return (gate & kWorkersMask) == 0;
 }
 
-// The pool whose tile this thread is running.
-thread_local const ThreadPool* running_pool = nullptr;
+// The team whose tile this thread is running.
+thread_local const void* running_team = nullptr;
 
 void relax_cpu() {
 #if defined(__x86_64__)
@@ -57,17 +67,89 @@ bool spin_until(const Condition& holds) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): two busy atomics have cache lines of their own
+class ThreadPool::Team {
+ public:
+  Team() = default;
+  ~Team();  // joins the workers
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  void start(int num_threads);
+  [[nodiscard]] int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  [[nodiscard]] bool is_of_this_process() const { return getpid() == process_; }
+  void run(std::int64_t num_tiles, TileFn fn, void* context);
+
+ private:
+  void require_own_process() const;
+  void work(int thread);
+  void claim_tiles(int thread) noexcept;
+  bool enter(std::uint64_t& seen_generation);
+  void leave();
+  void open_gate();
+  void close_gate();
+  [[nodiscard]] bool news_since(std::uint64_t seen_generation) const;
+  void wait_for_news(std::uint64_t seen_generation);
+
+  const pid_t process_ = getpid();
+  std::mutex run_mutex_;  // held for the length of a job by the thread that called parallel_for
+
+  // The job: written while the gate is closed and empty.
+  TileFn fn_ = nullptr;
+  void* context_ = nullptr;
+  std::int64_t num_tiles_ = 0;
+  std::exception_ptr error_;  // under error_mutex_ while the gate is open
+  std::mutex error_mutex_;
+
+  alignas(64) std::atomic<std::int64_t> next_tile_{0};
+  alignas(64) std::atomic<std::uint64_t> gate_{0};
+  std::atomic<bool> stopping_{false};
+
+  std::mutex sleep_mutex_;
+  std::condition_variable wake_workers_;
+  std::condition_variable wake_caller_;
+  std::atomic<int> num_sleeping_{0};
+  std::atomic<bool> caller_sleeps_{false};
+
+  std::vector<std::thread> workers_;
+};
+
 ThreadPool::ThreadPool(int num_threads) {
   require(num_threads >= 1 && num_threads <= kMaxThreads, [&] {
     return "num_threads must be in 1.." + std::to_string(kMaxThreads) + ", got " + std::to_string(num_threads);
   });
-  workers_.reserve(static_cast<std::size_t>(num_threads - 1));
-  for (int thread = 1; thread < num_threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
-  }
+  team_ = std::make_unique<Team>();
+  team_->start(num_threads);
 }
 
 ThreadPool::~ThreadPool() {
+  if (!team_->is_of_this_process()) {
+    static_cast<void>(team_.release());  // lost on purpose, see the header
+  }
+}
+
+int ThreadPool::num_threads() const {
+  return team_->num_threads();
+}
+
+void ThreadPool::run(std::int64_t num_tiles, TileFn fn, void* context) {
+  team_->run(num_tiles, fn, context);
+}
+
+void ThreadPool::Team::start(int num_threads) {
+  workers_.reserve(static_cast<std::size_t>(num_threads - 1));
+  for (int thread = 1; thread < num_threads; ++thread) {
+    try {
+      workers_.emplace_back([this, thread] { work(thread); });
+    } catch (const std::system_error& error) {
+      throw std::invalid_argument("num_threads = " + std::to_string(num_threads) +
+                                  ": the system refuses to start thread " + std::to_string(thread + 1) + " (" +
+                                  error.code().message() + ")");
+    }
+  }
+}
+
+ThreadPool::Team::~Team() {
   {
     const std::scoped_lock lock(sleep_mutex_);
     stopping_.store(true);
@@ -78,8 +160,16 @@ ThreadPool::~ThreadPool() {
   }
 }
 
-void ThreadPool::run(std::int64_t num_tiles, TileFn fn, void* context) {
-  invariant(running_pool != this, "ThreadPool: parallel_for called from within a tile");
+void ThreadPool::Team::require_own_process() const {
+  if (!is_of_this_process()) [[unlikely]] {
+    throw std::runtime_error("this thread pool was made in process " + std::to_string(process_) +
+                             "; a forked child must make its own engine");
+  }
+}
+
+void ThreadPool::Team::run(std::int64_t num_tiles, TileFn fn, void* context) {
+  require_own_process();
+  invariant(running_team != this, "ThreadPool: parallel_for called from within a tile");
   if (num_tiles <= 0) {
     return;
   }
@@ -103,8 +193,8 @@ void ThreadPool::run(std::int64_t num_tiles, TileFn fn, void* context) {
   }
 }
 
-void ThreadPool::claim_tiles(int thread) noexcept {
-  const ThreadPool* outer = std::exchange(running_pool, this);
+void ThreadPool::Team::claim_tiles(int thread) noexcept {
+  const void* outer = std::exchange(running_team, this);
   for (;;) {
     const std::int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
     if (tile >= num_tiles_) {
@@ -120,10 +210,10 @@ void ThreadPool::claim_tiles(int thread) noexcept {
       next_tile_.store(num_tiles_, std::memory_order_relaxed);
     }
   }
-  running_pool = outer;
+  running_team = outer;
 }
 
-void ThreadPool::open_gate() {
+void ThreadPool::Team::open_gate() {
   gate_.fetch_add(kOneGeneration + kOpen);
   // Sequentially consistent on both sides: either we see the sleeper, or it sees the open gate before it sleeps.
   if (num_sleeping_.load() > 0) {
@@ -134,7 +224,7 @@ void ThreadPool::open_gate() {
   }
 }
 
-void ThreadPool::close_gate() {
+void ThreadPool::Team::close_gate() {
   gate_.fetch_sub(kOpen);
   const auto everyone_left = [this] { return is_empty(gate_.load()); };
   if (spin_until(everyone_left)) {
@@ -146,7 +236,7 @@ void ThreadPool::close_gate() {
   caller_sleeps_.store(false);
 }
 
-void ThreadPool::work(int thread) {
+void ThreadPool::Team::work(int thread) {
   std::uint64_t seen_generation = 0;
   while (!stopping_.load(std::memory_order_relaxed)) {
     if (enter(seen_generation)) {
@@ -161,7 +251,7 @@ void ThreadPool::work(int thread) {
 // True if this thread is inside a job it had not seen. A job is entered once at most: what is left of it afterwards is
 // for the others to finish. One that closed before this thread came is seen too: another may follow soon, so spin
 // again.
-bool ThreadPool::enter(std::uint64_t& seen_generation) {
+bool ThreadPool::Team::enter(std::uint64_t& seen_generation) {
   std::uint64_t gate = gate_.load();
   if (generation_of(gate) == seen_generation) {
     return false;
@@ -174,7 +264,7 @@ bool ThreadPool::enter(std::uint64_t& seen_generation) {
   return inside;
 }
 
-void ThreadPool::leave() {
+void ThreadPool::Team::leave() {
   const std::uint64_t gate = gate_.fetch_sub(kOneWorker) - kOneWorker;
   if (is_empty(gate) && !is_open(gate) && caller_sleeps_.load()) {
     {
@@ -184,11 +274,11 @@ void ThreadPool::leave() {
   }
 }
 
-bool ThreadPool::news_since(std::uint64_t seen_generation) const {
+bool ThreadPool::Team::news_since(std::uint64_t seen_generation) const {
   return stopping_.load() || generation_of(gate_.load()) != seen_generation;
 }
 
-void ThreadPool::wait_for_news(std::uint64_t seen_generation) {
+void ThreadPool::Team::wait_for_news(std::uint64_t seen_generation) {
   const auto news = [&] { return news_since(seen_generation); };
   if (spin_until(news)) {
     return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "fastpaged/base/check.h"
@@ -28,7 +29,8 @@ void require_budget(const char* name, std::int64_t value, std::int64_t widest_ro
 
 }  // namespace
 
-std::vector<Lifetime> ModelGraph::lifetimes() const {
+std::vector<Lifetime> ModelGraph::lifetimes(BufferId output, std::int64_t max_num_tokens,
+                                            std::int64_t max_num_samples) const {
   const std::int32_t num_nodes = static_cast<std::int32_t>(nodes_.size());
   std::vector<Lifetime> lifetimes(buffers_.size(), Lifetime{num_nodes, -1, 0});
   const auto mention = [&](BufferId id, std::int32_t node) {
@@ -48,13 +50,11 @@ std::vector<Lifetime> ModelGraph::lifetimes() const {
   }
   for (std::size_t id = 0; id < buffers_.size(); ++id) {
     const bool is_tokens = buffers_[id].rows == RowKind::kTokens;
-    const std::int64_t num_rows = is_tokens ? limits_.num_tokens : limits_.num_samples;
+    const std::int64_t num_rows = is_tokens ? max_num_tokens : max_num_samples;
     lifetimes[id].num_bytes = static_cast<std::size_t>(buffers_[id].row_bytes() * num_rows);
   }
-  if (output_) {
-    lifetimes[static_cast<std::size_t>(*output_)].first = 0;
-    lifetimes[static_cast<std::size_t>(*output_)].last = num_nodes;
-  }
+  lifetimes[static_cast<std::size_t>(output)].first = 0;
+  lifetimes[static_cast<std::size_t>(output)].last = num_nodes;
   return lifetimes;
 }
 
@@ -70,17 +70,20 @@ void ModelGraph::finalize(BufferId output, std::int64_t max_num_tokens, std::int
   require_budget("max_num_tokens", max_num_tokens, widest_row_bytes);
   require_budget("max_num_samples", max_num_samples, widest_row_bytes);
 
-  limits_.num_tokens = max_num_tokens;
-  limits_.num_samples = max_num_samples;
-  output_ = output;
-  const Placement placement = place_buffers(lifetimes(), Arena::kAlignment);
+  const Placement placement = place_buffers(lifetimes(output, max_num_tokens, max_num_samples), Arena::kAlignment);
+  Arena arena(placement.num_bytes);
+  // Nothing below throws.
+  arena_ = std::move(arena);
   for (std::size_t id = 0; id < buffers_.size(); ++id) {
     buffers_[id].offset = placement.offsets[id];
   }
-  arena_ = Arena(placement.num_bytes);
+  limits_.num_tokens = max_num_tokens;
+  limits_.num_samples = max_num_samples;
+  output_ = output;
 }
 
 void ModelGraph::bind_kv_cache(const TensorView& kv_cache) {
+  require(num_layers_ > 0, [] { return std::string("bind_kv_cache: no op that has a KV cache is recorded"); });
   require(!kv_cache.empty() && kv_cache.dtype == DType::kBFloat16 && kv_cache.rank == 6, [&] {
     return "bind_kv_cache: kv_cache must be a bfloat16 array of rank 6, got rank " + std::to_string(kv_cache.rank);
   });
@@ -167,6 +170,7 @@ void ModelGraph::run_node(PagedAttentionParams& params, const Node& node, const 
       TensorView::dense(const_cast<std::int32_t*>(batch.block_tables.data()), DType::kInt32,
                         {static_cast<std::int64_t>(batch.context_lens.size()), batch.max_blocks_per_sequence});
   params.out = view(node.output);
+  params.workspace = &workspace_;
   ops_->paged_attention(params, *pool_);
 }
 
@@ -203,10 +207,11 @@ TensorView ModelGraph::output() const {
 }
 
 void ModelGraph::check_invariants() const {
+  invariant(kv_cache_.empty() || kv_cache_.shape[1] >= num_layers_, "the KV cache has every layer that is recorded");
   if (!output_) {
     return;
   }
-  const std::vector<Lifetime> alive = lifetimes();
+  const std::vector<Lifetime> alive = lifetimes(*output_, limits_.num_tokens, limits_.num_samples);
   for (std::size_t a = 0; a < buffers_.size(); ++a) {
     const std::size_t end_a = buffers_[a].offset + alive[a].num_bytes;
     invariant(buffers_[a].offset % Arena::kAlignment == 0, "buffer offsets are aligned");

@@ -6,7 +6,8 @@
 // Invariants (check_invariants):
 //   1. every buffer lies inside the arena, on a multiple of Arena::kAlignment;
 //   2. buffers alive at the same node do not overlap;
-//   3. the output overlaps no other buffer: it stays as it is until the next run.
+//   3. the output overlaps no other buffer: it stays as it is until the next run;
+//   4. the KV cache, once bound, has every layer that is recorded.
 // Not thread-safe: one thread records and runs.
 #pragma once
 
@@ -24,6 +25,7 @@
 #include "fastpaged/graph/check_batch.h"
 #include "fastpaged/graph/node.h"
 #include "fastpaged/ops/op_table.h"
+#include "fastpaged/ops/workspace.h"
 
 namespace fastpaged {
 
@@ -33,8 +35,8 @@ class ModelGraph {
 
   BufferId buffer(RowKind rows, std::int64_t cols, DType dtype);
 
-  // Each appends one node and throws std::invalid_argument naming what does not match. A buffer is read only after
-  // it was written, and is the `out` of one node alone. Weight views must outlive the graph.
+  // Each appends one node, or throws std::invalid_argument naming what does not match and changes nothing. A buffer is
+  // read only after it was written, and is the `out` of one node alone. Weight views must outlive the graph.
   void embedding(const TensorView& table, BufferId out);
   // residual may be null. With one, x is updated in place: whatever reads x later reads the sum.
   void rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out);
@@ -44,12 +46,15 @@ class ModelGraph {
   void gated_activation(BufferId gate_up, Activation activation, BufferId out);
   void gather_rows(BufferId x, BufferId out);
 
-  // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards.
+  // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards. Throws std::invalid_argument, or
+  // std::bad_alloc where the budget is too large for the address space; the graph then stays as it was.
   void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples);
-  // [num_blocks, num_layers, 2, Hkv, block_size, D] bfloat16; must outlive the graph's runs.
+  // [num_blocks, num_layers, 2, Hkv, block_size, D] bfloat16; must outlive the graph's runs. Layers recorded later must
+  // be among its own.
   void bind_kv_cache(const TensorView& kv_cache);
-  // Allocates nothing. With no samples the nodes on sampled rows are left out; with no tokens nothing runs.
-  // Throws std::invalid_argument for a batch beyond the budget or with an index that leaves its table.
+  // Allocates nothing once the ops' working memory has grown to the largest step. With no samples the nodes on sampled
+  // rows are left out; with no tokens nothing runs. Throws std::invalid_argument for a batch beyond the budget or with
+  // an index that leaves its table.
   void run(const Batch& batch);
   [[nodiscard]] TensorView output() const;  // [R, vocab] float32 of the last run
 
@@ -63,7 +68,8 @@ class ModelGraph {
   Buffer& writable(const char* op, const char* argument, BufferId id, DType dtype, RowKind rows, std::int64_t cols);
   void require_recording(const char* op) const;
   void set_kv_shape(const char* op, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim);
-  [[nodiscard]] std::vector<Lifetime> lifetimes() const;
+  [[nodiscard]] std::vector<Lifetime> lifetimes(BufferId output, std::int64_t max_num_tokens,
+                                                std::int64_t max_num_samples) const;
 
   [[nodiscard]] TensorView view(std::optional<BufferId> id) const;   // this step's rows; empty() for none
   [[nodiscard]] TensorView heads(std::optional<BufferId> id) const;  // the same, split into heads
@@ -82,9 +88,10 @@ class ModelGraph {
   std::vector<Node> nodes_;
   std::optional<BufferId> output_;  // set by finalize()
   Arena arena_;
+  Workspace workspace_;  // of the ops, one after the other
   BatchLimits limits_;
   TensorView kv_cache_;
-  std::int32_t num_layers_ = 0;  // of the KV cache, as far as recorded
+  std::int64_t num_layers_ = 0;  // of the KV cache, as far as recorded
   std::int64_t num_kv_heads_ = 0;
   std::int64_t head_dim_ = 0;
   std::int64_t num_tokens_ = 0;  // of the last run

@@ -9,6 +9,8 @@
 namespace fastpaged {
 namespace {
 
+constexpr std::int64_t kMaxCols = std::int64_t{1} << 40;  // so that no count of bytes of a row overflows
+
 std::string said(const char* op, const char* argument) {
   return std::string(op) + ": " + argument;
 }
@@ -39,7 +41,9 @@ void ModelGraph::require_recording(const char* op) const {
 
 BufferId ModelGraph::buffer(RowKind rows, std::int64_t cols, DType dtype) {
   require_recording("buffer");
-  require(cols > 0, [&] { return "buffer: cols must be > 0, got " + std::to_string(cols); });
+  require(cols > 0 && cols <= kMaxCols, [&] {
+    return "buffer: cols must lie in [1, " + std::to_string(kMaxCols) + "], got " + std::to_string(cols);
+  });
   require(dtype != DType::kInt32, [] { return std::string("buffer: dtype must be float32 or bfloat16, got int32"); });
   buffers_.push_back({.rows = rows, .cols = cols, .dtype = dtype});
   return static_cast<BufferId>(buffers_.size()) - 1;
@@ -128,16 +132,21 @@ void ModelGraph::linear(BufferId x, const PackedLinear& weight, BufferId out) {
   nodes_.push_back({.params = params, .input = x, .residual = {}, .output = out});
 }
 
-// The KV cache of the whole graph has one shape: the first op that knows it fixes it.
+// The KV cache of the whole graph has one shape: the first op that knows it fixes it. One that is bound already fixes
+// the number of layers too.
 void ModelGraph::set_kv_shape(const char* op, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim) {
   require(layer >= 0, [&] { return said(op, "layer") + " must be >= 0, got " + std::to_string(layer); });
+  require(kv_cache_.empty() || layer < kv_cache_.shape[1], [&] {
+    return said(op, "layer") + " must be one of the " + std::to_string(kv_cache_.shape[1]) +
+           " layers of the KV cache that is bound, from 0 on, got " + std::to_string(layer);
+  });
   if (num_layers_ == 0) {
     num_kv_heads_ = num_kv_heads;
     head_dim_ = head_dim;
   }
   require_equal(op, "head_dim must be the same in every layer", head_dim_, head_dim);
   require_equal(op, "num_kv_heads must be the same in every layer", num_kv_heads_, num_kv_heads);
-  num_layers_ = std::max(num_layers_, layer + 1);
+  num_layers_ = std::max(num_layers_, std::int64_t{layer} + 1);
 }
 
 void ModelGraph::rotary_cache_write(BufferId qkv, const TensorView& cos_sin, std::int32_t layer, BufferId q) {
@@ -175,8 +184,9 @@ void ModelGraph::paged_attention(BufferId q, std::int32_t layer, float scale, Bu
   require(source.head_dim > 0, [&] {
     return said(kOp, "q") + " must come from rotary_cache_write, buffer " + std::to_string(q) + " does not";
   });
+  Buffer& target = writable(kOp, "out", out, DType::kBFloat16, RowKind::kTokens, source.cols);
   set_kv_shape(kOp, layer, num_kv_heads_, source.head_dim);
-  writable(kOp, "out", out, DType::kBFloat16, RowKind::kTokens, source.cols).written = true;
+  target.written = true;
   PagedAttentionParams params;
   params.scale = scale;
   nodes_.push_back({.params = params, .input = q, .residual = {}, .output = out, .layer = layer});

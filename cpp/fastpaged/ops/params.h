@@ -11,6 +11,7 @@
 namespace fastpaged {
 
 class PackedLinear;
+class Workspace;
 
 // out[t] = table[token_ids[t]]
 struct EmbeddingParams {
@@ -56,6 +57,8 @@ struct PagedAttentionParams {
   TensorView block_tables;  // [S, max_blocks] int32
   TensorView out;           // [T, Hq * D] bfloat16
   float scale = 1.0F;       // applied to q . k
+  // Kept from call to call by whoever calls often; null: the call allocates its own.
+  Workspace* workspace = nullptr;
 };
 
 enum class Activation : std::uint8_t { kSilu };

@@ -8,6 +8,17 @@
 #include "fastpaged/ops/shape_check.h"
 
 namespace fastpaged {
+namespace {
+
+// Layouts pad N and K with zeros, neither by more than to a multiple of this.
+constexpr std::int64_t kLargestPadding = 64;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 62;  // 2 bytes each: what an int64 can count
+
+std::int64_t padded(std::int64_t size) {
+  return (size + kLargestPadding - 1) / kLargestPadding * kLargestPadding;
+}
+
+}  // namespace
 
 WeightRows::WeightRows(std::span<const TensorView> parts) : parts_(parts), starts_{0} {
   require(!parts.empty(), [] { return "pack_linear: parts must not be empty"; });
@@ -24,6 +35,10 @@ WeightRows::WeightRows(std::span<const TensorView> parts) : parts_(parts), start
     part.expect_size("K", 1, std::int64_t{1} << 40);
     row_size_ = part.size("K");
     starts_.push_back(starts_.back() + part.size("N"));
+    if (padded(num_rows()) > (kMaxElements - 1) / padded(row_size_)) {
+      part.fail("parts must have fewer than 2^62 elements in all, padding included, got N=" +
+                std::to_string(num_rows()) + " up to " + field + " and K=" + std::to_string(row_size_));
+    }
   }
 }
 

@@ -11,7 +11,8 @@ namespace fastpaged {
 
 class WeightRows {
  public:
-  // parts: [N_i, K] bfloat16 or float32 with dense rows; outlive this. Throws std::invalid_argument naming the part.
+  // parts: [N_i, K] bfloat16 or float32 with dense rows; outlive this. Throws std::invalid_argument naming the part,
+  // also where all together have so many elements that their padded size in bytes would overflow.
   explicit WeightRows(std::span<const TensorView> parts);
 
   [[nodiscard]] std::int64_t num_rows() const { return starts_.back(); }

@@ -11,6 +11,11 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
+// Below what a float32 can hold, C++ leaves the conversion open; a log-softmax in float32 gives -inf there.
+float to_logprob(double value) {
+  return value < static_cast<double>(std::numeric_limits<float>::lowest()) ? -kInfinity : static_cast<float>(value);
+}
+
 }  // namespace
 
 RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request) {
@@ -47,7 +52,7 @@ void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives
   weights_.assign({row, scan_, 1.0F}, keep_all());
   const double log_total = std::log(weights_.total());
   const auto logprob = [&](float logit) {
-    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(scan_.max)) - log_total);
+    return to_logprob((static_cast<double>(logit) - static_cast<double>(scan_.max)) - log_total);
   };
   const TokenId id = sample.token.token_id;
   sample.logprob = logprob(row[id]);

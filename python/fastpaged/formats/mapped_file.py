@@ -13,7 +13,12 @@ from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 
 
 class MappedFile:
-    """Bytes of a file. `view` hands out arrays that keep the mapping alive for as long as they live."""
+    """Bytes of a file. `view` hands out arrays that keep the mapping alive for as long as they live.
+
+    They are the file itself: to read what another process has cut off since ends this process (SIGBUS). So nothing is
+    handed out of a file whose size has changed, and whoever reads much later may ask once more, `check_unchanged`.
+    What is cut off while it is being read cannot be caught: replace a model file by renaming, not by writing into it.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -31,8 +36,20 @@ class MappedFile:
             raise self.error("size", "a model file", "an empty file")
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """The read-only bytes [offset, offset + size), which the caller has checked to lie in the file."""
+        """The read-only bytes [offset, offset + size), which the caller has checked to lie in the file.
+
+        Raises ModelFormatError if the file has changed its size.
+        """
+        self.check_unchanged()
         return np.frombuffer(self.map, dtype=np.uint8, count=size, offset=offset)
+
+    def check_unchanged(self) -> None:
+        """Raises ModelFormatError if the file has another size than when it was opened."""
+        size = self.map.size()  # asks the system, each time
+        if size != self.size:
+            raise self.error(
+                "size", f"{self.size} bytes, as when it was opened", f"{size}: it changed while it was read"
+            )
 
     def error(self, what: str, expected: str, found: object) -> ModelFormatError:
         """The error to raise for something in this file."""

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <limits>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -207,7 +209,9 @@ TEST_CASE("recording names what does not fit, with both values") {
   CHECK(says(error_of([&] { graph.finalize(rows, 4, 4); }), {"never written"}));
 
   ModelGraph unused(fake_ops(), pool);
-  CHECK(says(error_of([&] { unused.buffer(RowKind::kTokens, 0, DType::kFloat32); }), {"cols", "0"}));
+  CHECK(says(error_of([&] { unused.buffer(RowKind::kTokens, 0, DType::kFloat32); }), {"cols", "got 0"}));
+  constexpr std::int64_t kTooWide = (std::int64_t{1} << 40) + 1;
+  CHECK(says(error_of([&] { unused.buffer(RowKind::kTokens, kTooWide, DType::kFloat32); }), {"got 1099511627777"}));
   const BufferId output = record_chain(unused, weights, 1);
   CHECK(says(error_of([&] { unused.finalize(output, 0, 4); }), {"max_num_tokens", "got 0"}));
   CHECK(says(error_of([&] { unused.finalize(output, std::int64_t{1} << 40, 4); }), {"max_num_tokens"}));
@@ -225,6 +229,85 @@ TEST_CASE("a KV cache of another shape is refused by name") {
   CHECK(says(error_of([&] { twin.graph.run(arrays.batch()); }), {"bind_kv_cache"}));
   CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(1).view); }), {"[num_blocks, 2, 2, 1", "[6, 1, 2, 1"}));
   CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(2, 3).view); }), {"2, 3, 3, 4]"}));
+}
+
+// A graph whose first op with a KV cache writes `layer`; more can be recorded. Returns its qkv buffer.
+BufferId record_cache_write(ModelGraph& graph, Weights& weights, std::int32_t layer) {
+  const BufferId qkv = graph.buffer(RowKind::kTokens, 3 * kHeadDim, DType::kFloat32);
+  graph.embedding(weights.bfloat16(kVocab, 3 * kHeadDim), qkv);
+  const BufferId q = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
+  graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), layer, q);
+  return qkv;
+}
+
+TEST_CASE("a layer that the bound KV cache does not have is refused where it is recorded") {
+  ThreadPool pool(1);
+  Weights weights(1);
+  ModelGraph graph(fake_ops(), pool);
+  const KVMemory kv(2);
+  CHECK(says(error_of([&] { graph.bind_kv_cache(kv.view); }), {"bind_kv_cache", "no op"}));
+  const BufferId qkv = record_cache_write(graph, weights, 0);
+  graph.bind_kv_cache(kv.view);
+  const BufferId q = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
+  const BufferId out = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
+  for (const std::int32_t layer : {2, 100000, std::numeric_limits<std::int32_t>::max()}) {
+    CHECK(says(error_of([&] { graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), layer, q); }),
+               {"rotary_cache_write: layer", "2 layers", "got " + std::to_string(layer)}));
+  }
+  graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), 1, q);
+  CHECK(says(error_of([&] { graph.paged_attention(q, 2, 1.0F, out); }), {"paged_attention: layer", "got 2"}));
+  graph.paged_attention(q, 1, 1.0F, out);
+  graph.check_invariants();
+}
+
+TEST_CASE("the largest layer number asks for a KV cache of as many layers") {
+  ThreadPool pool(1);
+  Weights weights(1);
+  ModelGraph graph(fake_ops(), pool);
+  record_cache_write(graph, weights, std::numeric_limits<std::int32_t>::max());
+  CHECK(says(error_of([&] { graph.bind_kv_cache(KVMemory(2).view); }), {"[num_blocks, 2147483648, 2, 1"}));
+}
+
+TEST_CASE("an op that is refused leaves nothing behind") {
+  ThreadPool pool(1);
+  Weights weights(1);
+  ModelGraph graph(fake_ops(), pool);
+  record_cache_write(graph, weights, 0);
+  const BufferId q = 1;
+  const BufferId wrong = graph.buffer(RowKind::kTokens, kHeadDim + 1, DType::kBFloat16);
+  const std::string before = graph.describe();
+  CHECK(says(error_of([&] { graph.paged_attention(q, 9, 1.0F, wrong); }), {"out"}));
+  CHECK(graph.describe() == before);
+  graph.bind_kv_cache(KVMemory(1).view);  // layer 9 does not count
+}
+
+TEST_CASE("a finalize that finds no memory leaves the graph as it was") {
+  ThreadPool pool(1);
+  Weights weights(1);
+  ModelGraph graph(fake_ops(), pool);
+  constexpr int kValues = 20;  // 8 TiB each with the largest budget, all alive at once: more than an address space
+  const TensorView table = weights.bfloat16(kVocab, 1024);
+  for (int i = 0; i < kValues; ++i) {
+    graph.embedding(table, graph.buffer(RowKind::kTokens, 1024, DType::kFloat32));
+  }
+  BufferId output = 0;
+  for (int i = 0; i < kValues; ++i) {
+    output = graph.buffer(RowKind::kSamples, 1024, DType::kFloat32);
+    graph.gather_rows(i, output);
+  }
+  const BatchArrays arrays(2, 3, {4}, weights.random());
+  const std::string before = graph.describe();
+  CHECK_THROWS_AS(graph.finalize(output, std::numeric_limits<std::int32_t>::max(), 4), std::bad_alloc);
+  CHECK(graph.describe() == before);
+  CHECK(graph.arena_bytes() == 0);
+  CHECK(says(error_of([&] { graph.run(arrays.batch()); }), {"finalized first"}));
+  CHECK(says(error_of([&] { static_cast<void>(graph.output()); }), {"finalized first"}));
+
+  graph.finalize(output, kMaxTokens, kMaxSamples);
+  graph.check_invariants();
+  graph.run(arrays.batch());
+  const float first = testing::widen(table.row<BFloat16>(arrays.token_ids[4])[0]);
+  CHECK(logits(graph).at(0) == first);
 }
 
 TEST_CASE("a batch with an index outside its table is refused before any op runs") {

@@ -1,38 +1,18 @@
 #include <doctest/doctest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fastpaged/graph/model_graph.h"
+#include "graph/counted_allocations.h"
 #include "graph/fake_ops.h"
-
-namespace {
-std::atomic<int> num_allocations{0};
-}  // namespace
-
-// This test binary's own allocator: malloc that counts.
-void* operator new(std::size_t num_bytes, const std::nothrow_t& /*tag*/) noexcept {
-  ++num_allocations;
-  return std::malloc(num_bytes);
-}
-void* operator new(std::size_t num_bytes) {
-  void* const memory = operator new(num_bytes, std::nothrow);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
-  }
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-void operator delete(void* memory, std::size_t /*num_bytes*/) noexcept {
-  std::free(memory);
-}
+#include "graph/twin_graph.h"
 
 namespace fastpaged {
 namespace {
+
+using testing::num_allocations;
 
 TEST_CASE("a run allocates nothing") {
   ThreadPool pool(1);
@@ -55,11 +35,96 @@ TEST_CASE("a run allocates nothing") {
   Batch batch;
   batch.token_ids = token_ids;
   batch.sample_rows = sample_rows;
-  const int before = num_allocations;
+  const int before = num_allocations();
   graph.run(batch);
-  CHECK(num_allocations - before == 0);
+  CHECK(num_allocations() - before == 0);
   const std::vector<float> counted(5);
-  CHECK(num_allocations - before >= 1);
+  CHECK(num_allocations() - before >= 1);
+}
+
+constexpr std::int64_t kRealHeadDim = 16;
+constexpr std::int64_t kRealBlockSize = 16;
+constexpr std::int64_t kRealBlocks = 130;
+
+// One layer of a model with every op in it, for a real op table.
+BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& qkv_weight,
+                      const PackedLinear& gate_up_weight) {
+  const BufferId x = graph.buffer(RowKind::kTokens, 32, DType::kFloat32);
+  graph.embedding(weights.bfloat16(testing::kVocab, 32), x);
+  const BufferId h = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
+  graph.rms_norm(x, nullptr, weights.vector(32), 1e-5F, h);
+  const BufferId qkv = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
+  graph.linear(h, qkv_weight, qkv);
+  const BufferId q = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
+  graph.rotary_cache_write(qkv, weights.matrix(2048, kRealHeadDim), 0, q);
+  const BufferId attended = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
+  graph.paged_attention(q, 0, 0.25F, attended);
+  const BufferId gate_up = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
+  graph.linear(attended, gate_up_weight, gate_up);
+  const BufferId gated = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
+  graph.gated_activation(gate_up, Activation::kSilu, gated);
+  const BufferId out = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
+  graph.linear(gated, gate_up_weight, out);
+  const BufferId rows = graph.buffer(RowKind::kSamples, 64, DType::kFloat32);
+  graph.gather_rows(out, rows);
+  return rows;
+}
+
+// Sequences of the same number of queries at the end of contexts of the same length, all over the same blocks.
+struct RealBatch {
+  std::vector<std::int32_t> token_ids, positions, slot_mapping, query_start{0}, context_lens, block_tables;
+  std::vector<std::int32_t> sample_rows{0};
+
+  RealBatch(std::int32_t num_sequences, std::int32_t num_queries, std::int32_t context_len) {
+    for (std::int32_t s = 0; s < num_sequences; ++s) {
+      for (std::int32_t position = context_len - num_queries; position < context_len; ++position) {
+        token_ids.push_back(position % static_cast<std::int32_t>(testing::kVocab));
+        positions.push_back(position);
+        slot_mapping.push_back(position);
+      }
+      query_start.push_back(query_start.back() + num_queries);
+      context_lens.push_back(context_len);
+      for (std::int32_t block = 0; block < kRealBlocks; ++block) {
+        block_tables.push_back(block);
+      }
+    }
+  }
+  [[nodiscard]] Batch batch() const {
+    return {token_ids, positions, slot_mapping, query_start, context_lens, block_tables, kRealBlocks, sample_rows};
+  }
+};
+
+TEST_CASE("with the real ops a run allocates nothing once it has seen its largest steps") {
+  ThreadPool pool(1);
+  const RealBatch steps[] = {
+      {1, 300, 300},   // prefill over two spans of keys
+      {3, 1, 2000},    // decode, few sequences: the spans of a context are computed apart
+      {130, 1, 300},   // decode, many sequences: one work item each
+      {2, 100, 2000},  // a chunk deep in a context
+  };
+  for (const std::string& isa : supported_isas()) {
+    const OpTable& ops = op_table(isa);
+    testing::Weights weights(1);
+    const std::vector<TensorView> parts = {weights.bfloat16(64, 32)};
+    const PackedLinear qkv_weight = ops.pack_linear(parts, pool);
+    const PackedLinear gate_up_weight = ops.pack_linear(parts, pool);
+    std::vector<BFloat16> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
+    ModelGraph graph(ops, pool);
+    const BufferId output = record_layer(graph, weights, qkv_weight, gate_up_weight);
+    graph.finalize(output, 512, 4);
+    graph.bind_kv_cache(
+        TensorView::dense(kv.data(), DType::kBFloat16, {kRealBlocks, 1, 2, 1, kRealBlockSize, kRealHeadDim}));
+    for (const RealBatch& step : steps) {
+      graph.run(step.batch());
+    }
+    const int before = num_allocations();
+    for (const RealBatch& step : steps) {
+      graph.run(step.batch());
+    }
+    const int num_during = num_allocations() - before;
+    CAPTURE(isa);
+    CHECK(num_during == 0);
+  }
 }
 
 }  // namespace

@@ -32,13 +32,16 @@ inline std::vector<double> weights_of(const std::vector<float>& logits, float te
   return weights;
 }
 
+// In float64, but -inf below the least float32.
 inline std::vector<double> log_softmax(const std::vector<float>& logits) {
   const std::vector<double> weights = weights_of(logits, 1.0F);
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   const double max = *std::max_element(logits.begin(), logits.end());
   std::vector<double> logprobs;
   for (const float logit : logits) {
-    logprobs.push_back(static_cast<double>(logit) - max - std::log(total));
+    const double logprob = static_cast<double>(logit) - max - std::log(total);
+    const bool too_low = logprob < static_cast<double>(std::numeric_limits<float>::lowest());
+    logprobs.push_back(too_low ? static_cast<double>(-kInf) : logprob);
   }
   return logprobs;
 }

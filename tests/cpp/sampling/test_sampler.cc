@@ -138,6 +138,17 @@ TEST_CASE("logprobs, ranks and alternatives are those of the raw logits in the f
   }
 }
 
+TEST_CASE("a logprob below the least float32 is -inf, and the least itself is kept") {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  ThreadPool pool(1);
+  const SamplerOutput far = sample(pool, {{kLowest, -kLowest}}, {greedy(2)});
+  CHECK(far.logprobs == std::vector<float>{0.0F});
+  CHECK(far.top_ids == std::vector<std::int32_t>{1, 0});
+  CHECK(far.top_logprobs == std::vector<float>{0.0F, -kInf});
+  const SamplerOutput near = sample(pool, {{kLowest, 0.0F}}, {greedy(2)});
+  CHECK(near.top_logprobs == std::vector<float>{0.0F, kLowest});
+}
+
 TEST_CASE("the sampled token is the one whose share of the kept tokens holds uniform(seed, position)") {
   std::mt19937 random(3);
   ThreadPool pool(1);

@@ -49,8 +49,10 @@ def weights_of(logits: Logits, temperature: float) -> npt.NDArray[np.float64]:
 
 
 def log_softmax(logits: Logits) -> npt.NDArray[np.float64]:
+    """In float64, but -inf below the least float32."""
     centred = logits.astype(np.float64) - float(logits.max())
-    result: npt.NDArray[np.float64] = centred - np.log(np.exp(centred).sum())
+    logprobs = centred - np.log(np.exp(centred).sum())
+    result: npt.NDArray[np.float64] = np.where(logprobs < float(np.finfo(np.float32).min), -np.inf, logprobs)
     return result
 
 

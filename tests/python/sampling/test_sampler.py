@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sampling.sampler_model import Logits, Params, log_softmax, may_sample, num_kept, order_of, uniform
@@ -76,6 +76,8 @@ def test_a_token_is_the_draw_of_the_float64_model(row: Logits, p: Params, positi
 
 @settings(max_examples=300, deadline=None)
 @given(row=rows, p=params, position=positions)
+@example(np.array([LOWEST, LARGEST], np.float32), Params(temperature=0, num_logprobs=2), 0)
+@example(np.array([LOWEST, LOWEST, 0], np.float32), Params(temperature=0, num_logprobs=3), 0)
 def test_logprobs_ranks_and_alternatives_are_those_of_the_raw_logits(row: Logits, p: Params, position: int) -> None:
     output = sample(row[None], [p], [position])
     if p.num_logprobs is None:

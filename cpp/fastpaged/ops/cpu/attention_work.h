@@ -6,10 +6,11 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
 #include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/params.h"
+#include "fastpaged/ops/workspace.h"
 
 namespace fastpaged::cpu {
 
@@ -30,15 +31,16 @@ struct AttentionTile {
   std::int64_t span;  // of a work item with spans apart
 };
 
+// Lies in a workspace.
 struct AttentionPlan {
-  std::vector<AttentionWork> works;
-  std::vector<AttentionTile> tiles;
-  std::vector<std::int64_t> joins;  // works with spans apart
-  std::size_t partials_size = 0;    // floats
+  std::span<AttentionWork> works;
+  std::span<AttentionTile> tiles;
+  std::span<std::int64_t> joins;  // works with spans apart
+  float* partials = nullptr;      // theirs, uninitialised
 };
 
-// partial_size: floats of one row's partial.
-AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t partial_size);
+// partial_size: floats of one row's partial. The plan is valid until the workspace is used again.
+AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t partial_size, Workspace& workspace);
 
 // What one row knows after one or more spans: out = mix / sum, both relative to e^largest.
 struct Partial {
@@ -46,6 +48,10 @@ struct Partial {
   float* sum;
   float* mix;  // [D]
 };
+
+constexpr std::int64_t partial_size_of(std::int64_t head_dim) {  // floats; mix begins with the second 64 bytes
+  return head_dim + 16;
+}
 
 class AttentionProblem {
  public:
@@ -56,7 +62,7 @@ class AttentionProblem {
   [[nodiscard]] float scale() const { return params_.scale; }
   [[nodiscard]] std::int64_t head_dim() const { return params_.q.shape[2]; }
 
-  [[nodiscard]] std::int64_t partial_size() const { return head_dim() + 16; }
+  [[nodiscard]] std::int64_t partial_size() const { return partial_size_of(head_dim()); }
   [[nodiscard]] Partial partial(float* partials, std::int64_t row) const {
     float* at = partials + row * partial_size();
     return {at, at + 1, at + 16};

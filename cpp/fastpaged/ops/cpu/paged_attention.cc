@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 #include "fastpaged/ops/cpu/attention_work.h"
 #include "fastpaged/ops/cpu/for_each_tile.h"
@@ -17,12 +16,14 @@
 #include "fastpaged/ops/cpu/vector_math.h"
 #include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/validate.h"
+#include "fastpaged/ops/workspace.h"
 
 namespace fastpaged::cpu {
 namespace {
 
 constexpr std::int64_t kKeyTile = 16;  // keys side by side in one vector of scores
 constexpr std::int64_t kTilesPerSpan = kSpan / kKeyTile;
+constexpr std::int64_t kMaxPartialSize = partial_size_of(kMaxHeadDim);
 
 // One thread's working memory.
 struct Scratch {
@@ -30,6 +31,9 @@ struct Scratch {
   alignas(64) std::uint32_t keys[kTilesPerSpan * (kMaxHeadDim / 2) * kKeyTile];
   alignas(64) float scores[kRowsPerWork][kSpan];
   const BFloat16* key_at[kSpan];
+  // Partials of the rows of one work item: of all spans so far, and of the next one.
+  alignas(64) float total[kRowsPerWork * kMaxPartialSize];
+  alignas(64) float next[kRowsPerWork * kMaxPartialSize];
 };
 
 Scratch& thread_scratch() {
@@ -332,22 +336,20 @@ class SpanAttention {
 
 // A work item with all its spans, one after the other.
 void attend(const AttentionProblem& problem, const AttentionWork& work) {
-  thread_local std::vector<float> total;
-  thread_local std::vector<float> next;
+  float* const total = thread_scratch().total;
+  float* const next = thread_scratch().next;
   const std::int64_t num_rows = work.row_end - work.row_begin;
-  total.resize(static_cast<std::size_t>(num_rows * problem.partial_size()));
-  next.resize(total.size());
-  SpanAttention(problem, work, 0).run(total.data());
+  SpanAttention(problem, work, 0).run(total);
   for (std::int64_t span = 1; span < work.num_spans; ++span) {
-    SpanAttention(problem, work, span).run(next.data());
+    SpanAttention(problem, work, span).run(next);
     for (std::int64_t row = 0; row < num_rows; ++row) {
       if (problem.position(work, work.row_begin + row) >= span * kSpan) {
-        join(problem.partial(total.data(), row), problem.partial(next.data(), row), problem.head_dim());
+        join(problem.partial(total, row), problem.partial(next, row), problem.head_dim());
       }
     }
   }
   for (std::int64_t row = 0; row < num_rows; ++row) {
-    write_output(problem.partial(total.data(), row), problem.head_dim(), problem.output(work, work.row_begin + row));
+    write_output(problem.partial(total, row), problem.head_dim(), problem.output(work, work.row_begin + row));
   }
 }
 
@@ -368,9 +370,9 @@ void join_spans(const AttentionProblem& problem, const AttentionWork& work, floa
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool) {
   validate(params);
   const AttentionProblem problem(params);
-  const AttentionPlan plan = plan_attention(params, problem.partial_size());
-  // Spans computed apart; uninitialised, so that pages are touched by who uses them.
-  const std::unique_ptr<float[]> partials(plan.partials_size > 0 ? new float[plan.partials_size] : nullptr);
+  Workspace own;
+  const AttentionPlan plan =
+      plan_attention(params, problem.partial_size(), params.workspace != nullptr ? *params.workspace : own);
   for_each_tile(pool, static_cast<std::int64_t>(plan.tiles.size()), [&](std::int64_t tile) {
     const auto [index, span] = plan.tiles[tile];
     const AttentionWork& work = plan.works[index];
@@ -378,12 +380,12 @@ void paged_attention(const PagedAttentionParams& params, ThreadPool& pool) {
       attend(problem, work);
     } else {
       const std::int64_t num_rows = work.row_end - work.row_begin;
-      SpanAttention(problem, work, span).run(partials.get() + work.partials + span * num_rows * problem.partial_size());
+      SpanAttention(problem, work, span).run(plan.partials + work.partials + span * num_rows * problem.partial_size());
     }
   });
   for_each_tile(pool, static_cast<std::int64_t>(plan.joins.size()), [&](std::int64_t i) {
     const AttentionWork& work = plan.works[plan.joins[i]];
-    join_spans(problem, work, partials.get() + work.partials);
+    join_spans(problem, work, plan.partials + work.partials);
   });
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <vector>
 
@@ -27,7 +28,8 @@ void attend(const PagedAttentionParams& params, const KVLayout& cache, const std
   const std::int64_t kv_head = head / (params.q.shape[1] / cache.num_kv_heads);
   const BFloat16* q = params.q.row<const BFloat16>(t) + head * head_dim;
 
-  std::vector<float> weights(static_cast<std::size_t>(num_keys));
+  thread_local std::vector<float> weights;  // of one thread, for as long as it lives: no allocation per head
+  weights.resize(static_cast<std::size_t>(num_keys));
   float largest = -std::numeric_limits<float>::infinity();
   for (std::int64_t j = 0; j < num_keys; ++j) {
     const BFloat16* key = cache.key(blocks[j / cache.block_size], kv_head, j % cache.block_size);
@@ -36,7 +38,7 @@ void attend(const PagedAttentionParams& params, const KVLayout& cache, const std
   }
 
   float sum = 0.0F;
-  std::vector<float> mix(static_cast<std::size_t>(head_dim), 0.0F);
+  std::array<float, kMaxHeadDim> mix{};
   for (std::int64_t j = 0; j < num_keys; ++j) {
     const float weight = exp(weights[j] - largest);
     const BFloat16* value = cache.value(blocks[j / cache.block_size], kv_head, j % cache.block_size);
