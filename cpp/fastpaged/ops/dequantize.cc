@@ -1,107 +1,15 @@
 #include "fastpaged/ops/dequantize.h"
 
 #include <array>
-#include <bit>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
 #include "fastpaged/base/check.h"
-#include "fastpaged/ops/bfloat16.h"
+#include "fastpaged/ops/gguf_blocks.h"
+#include "fastpaged/ops/gguf_k_blocks.h"
 #include "fastpaged/ops/row_tiles.h"
 
 namespace fastpaged {
 namespace {
-
-// IEEE half precision, subnormals included: exact in float32.
-float half_to_float(std::uint16_t half) {
-  const std::uint32_t sign = (half & 0x8000U) << 16;
-  const std::uint32_t exponent = (half >> 10) & 0x1FU;
-  const std::uint32_t fraction = half & 0x3FFU;
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
-    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(magnitude) | sign);
-  }
-  const std::uint32_t rebased = exponent == 31 ? 255U : exponent + 112U;
-  return std::bit_cast<float>(sign | (rebased << 23) | (fraction << 13));
-}
-
-template <typename T>
-T load(const std::byte* data) {
-  T value;
-  std::memcpy(&value, data, sizeof(T));
-  return value;
-}
-
-template <typename Out>
-Out convert(float x) {
-  if constexpr (std::is_same_v<Out, BFloat16>) {
-    return to_bfloat16(x);
-  } else {
-    return x;
-  }
-}
-
-// Each kind: the elements and bytes of a block, and how to read one.
-
-struct Q41 {
-  static constexpr std::int64_t kElements = 32;
-  static constexpr std::int64_t kBytes = 20;  // scale and minimum (half), then 16 bytes of low and high nibbles
-  // A block holds sixteen different values at most: they are computed, then looked up.
-  template <typename Out>
-  static void read(const std::byte* block, Out* out) {
-    const float scale = half_to_float(load<std::uint16_t>(block));
-    const float minimum = half_to_float(load<std::uint16_t>(block + 2));
-    std::array<Out, 16> values;
-    for (int q = 0; q < 16; ++q) {
-      values[q] = convert<Out>(scale * static_cast<float>(q) + minimum);
-    }
-    for (int i = 0; i < 16; ++i) {
-      const auto nibbles = std::to_integer<unsigned>(block[4 + i]);
-      out[i] = values[nibbles & 15U];
-      out[i + 16] = values[nibbles >> 4];
-    }
-  }
-};
-
-struct Q80 {
-  static constexpr std::int64_t kElements = 32;
-  static constexpr std::int64_t kBytes = 34;  // scale (half), then 32 signed bytes
-  template <typename Out>
-  static void read(const std::byte* block, Out* out) {
-    const float scale = half_to_float(load<std::uint16_t>(block));
-    for (int i = 0; i < 32; ++i) {
-      out[i] = convert<Out>(static_cast<float>(load<std::int8_t>(block + 2 + i)) * scale);
-    }
-  }
-};
-
-struct F16 {
-  static constexpr std::int64_t kElements = 1;
-  static constexpr std::int64_t kBytes = 2;
-  template <typename Out>
-  static void read(const std::byte* block, Out* out) {
-    *out = convert<Out>(half_to_float(load<std::uint16_t>(block)));
-  }
-};
-
-struct F32 {
-  static constexpr std::int64_t kElements = 1;
-  static constexpr std::int64_t kBytes = 4;
-  template <typename Out>
-  static void read(const std::byte* block, Out* out) {
-    *out = convert<Out>(load<float>(block));
-  }
-};
-
-struct BF16 {
-  static constexpr std::int64_t kElements = 1;
-  static constexpr std::int64_t kBytes = 2;
-  template <typename Out>
-  static void read(const std::byte* block, Out* out) {
-    *out = convert<Out>(to_float(load<BFloat16>(block)));
-  }
-};
 
 template <typename Kind, typename Out>
 void read_blocks(std::span<const std::byte> data, Out* out, ThreadPool& pool) {
@@ -143,9 +51,12 @@ struct NamedKind {
 };
 
 constexpr std::array kKinds{
-    NamedKind{"Q4_1", GgufKind::kQ41, &read_all<Q41>}, NamedKind{"Q8_0", GgufKind::kQ80, &read_all<Q80>},
-    NamedKind{"F16", GgufKind::kF16, &read_all<F16>}, NamedKind{"F32", GgufKind::kF32, &read_all<F32>},
-    NamedKind{"BF16", GgufKind::kBF16, &read_all<BF16>}};
+    NamedKind{"F32", GgufKind::kF32, &read_all<gguf::F32>},    NamedKind{"F16", GgufKind::kF16, &read_all<gguf::F16>},
+    NamedKind{"BF16", GgufKind::kBF16, &read_all<gguf::BF16>}, NamedKind{"Q8_0", GgufKind::kQ80, &read_all<gguf::Q80>},
+    NamedKind{"Q4_0", GgufKind::kQ40, &read_all<gguf::Q40>},   NamedKind{"Q4_1", GgufKind::kQ41, &read_all<gguf::Q41>},
+    NamedKind{"Q5_0", GgufKind::kQ50, &read_all<gguf::Q50>},   NamedKind{"Q5_1", GgufKind::kQ51, &read_all<gguf::Q51>},
+    NamedKind{"Q4_K", GgufKind::kQ4K, &read_all<gguf::Q4K>},   NamedKind{"Q5_K", GgufKind::kQ5K, &read_all<gguf::Q5K>},
+    NamedKind{"Q6_K", GgufKind::kQ6K, &read_all<gguf::Q6K>}};
 
 }  // namespace
 

@@ -11,7 +11,7 @@
 
 namespace fastpaged {
 
-enum class GgufKind : std::uint8_t { kQ41, kQ80, kF16, kF32, kBF16 };
+enum class GgufKind : std::uint8_t { kF32, kF16, kBF16, kQ80, kQ40, kQ41, kQ50, kQ51, kQ4K, kQ5K, kQ6K };
 
 // GGUF's own names ("Q4_1"). Throws std::invalid_argument naming what is allowed.
 GgufKind gguf_kind_from_name(std::string_view name);

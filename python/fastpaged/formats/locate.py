@@ -32,5 +32,8 @@ def find_gguf(path: str | os.PathLike[str]) -> Path | None:
         return found[0] if found else None
     if kind != REGULAR_FILE:
         there = kind or "nothing"
-        raise ModelNotFoundError(f"model: {there} is at {str(place)!r}; it must be a .gguf file or a model folder")
+        raise ModelNotFoundError(
+            f"model: {there} is at {str(place)!r}; it must be a .gguf file or a model folder, or be called as on the "
+            "hub (org/name)"
+        )
     return place

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from fastpaged.errors import ModelFormatError
+from fastpaged.formats.json_object import parse_json_object
 from fastpaged.formats.mapped_file import MappedFile
 from fastpaged.formats.stored_tensor import StoredTensor, num_bytes
 
@@ -55,24 +54,7 @@ def _read_header(file: MappedFile) -> tuple[dict[str, object], int]:
     allowed = min(_MAX_HEADER_BYTES, file.size - _LENGTH_BYTES)
     if not 2 <= length <= allowed:
         raise file.error("header length", f"2 to {allowed} bytes", length)
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for name, value in pairs:
-            if name in found:
-                raise file.error("header", "every name once", f"{name[:80]!r} twice")
-            found[name] = value
-        return found
-
-    try:
-        text = file.map[_LENGTH_BYTES : _LENGTH_BYTES + length].decode("utf-8")
-        header = json.loads(text, object_pairs_hook=unique)
-    except ModelFormatError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise file.error("header", "JSON in UTF-8", f"{type(error).__name__}: {error}") from None
-    if not isinstance(header, dict):
-        raise file.error("header", "a JSON object", type(header).__name__)
+    header = parse_json_object(file, "header", _LENGTH_BYTES, length)
     return header, _LENGTH_BYTES + length
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastpaged.config import ModelConfig
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
-from fastpaged.formats import GgufFile, SafetensorsFile, StoredTensor, find_gguf
+from fastpaged.formats import GgufFile, SafetensorsFile, ShardedSafetensors, StoredTensor, find_gguf
 from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
+from fastpaged.formats.safetensors_index import INDEX_NAME
 from fastpaged.models.gguf_name import GgufName
 from fastpaged.models.registry import model_class
 
@@ -18,10 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 
+class WeightFiles(Protocol):
+    """Open files of one format: `path` for messages, and what is stored in them by its name there."""
+
+    path: str
+    tensors: dict[str, StoredTensor]
+
+    def close(self) -> None:
+        """Lets go of the files; arrays already handed out stay valid."""
+
+
 class Checkpoint:
     """Open model files. Tensors are views of the mapped files, valid until close()."""
 
-    def __init__(self, path: str, config: ModelConfig, file: GgufFile | SafetensorsFile, names: dict[str, GgufName]):
+    def __init__(self, path: str, config: ModelConfig, file: WeightFiles, names: dict[str, GgufName]):
         """names: Hugging Face name -> name in the file; a name that is not there is the same in both."""
         self.path = path
         self.config = config
@@ -38,6 +49,11 @@ class Checkpoint:
         """Outermost dimension first; None if there is no tensor called `name` (Hugging Face)."""
         stored = self._file.tensors.get(self._name_in_file(name).name)
         return None if stored is None else stored.shape
+
+    def kind(self, name: str) -> str | None:
+        """How it is stored, one of STORED_KINDS; None if there is no tensor called `name` (Hugging Face)."""
+        stored = self._file.tensors.get(self._name_in_file(name).name)
+        return None if stored is None else stored.kind
 
     def tensor(self, name: str) -> StoredTensor:
         """The tensor of this Hugging Face name, rows in the original order. ModelFormatError if it is missing."""
@@ -63,18 +79,18 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """path: a .gguf file, a folder with config.json and model.safetensors, or a folder with one .gguf file."""
+    """path: a .gguf file, a folder with config.json and model.safetensors (or its index, and the files that names), or
+    a folder with one .gguf file."""
     folder = Path(path)
-    if file_kind(folder / "model.safetensors") is not None:  # if it is no file, opening it says so
-        return _open_safetensors(folder)
+    for name in ("model.safetensors", INDEX_NAME):
+        if file_kind(folder / name) is not None:  # if it is no file, opening it says so
+            return _open_safetensors(folder / name)
     gguf = find_gguf(path)
     if gguf is not None:
         return _open_gguf(gguf)
-    if file_kind(folder / "model.safetensors.index.json") is not None:
-        raise ModelFormatError(f"{folder}: weights in several safetensors files are not supported yet")
     raise ModelNotFoundError(
-        f"model: the folder {str(folder)!r} must hold config.json and model.safetensors, or one .gguf file; "
-        "it has neither"
+        f"model: the folder {str(folder)!r} must hold config.json and model.safetensors (or {INDEX_NAME} and the "
+        "files it names), or one .gguf file; it has neither"
     )
 
 
@@ -85,11 +101,20 @@ def _open_gguf(path: Path) -> Checkpoint:
     return Checkpoint(str(path), config, file, model_class(config.architecture).gguf_names(config))
 
 
-def _open_safetensors(folder: Path) -> Checkpoint:
+def _open_safetensors(weights: Path) -> Checkpoint:
+    config = read_config(weights.parent)
+    sharded = weights.name == INDEX_NAME
+    file: WeightFiles = ShardedSafetensors.open(weights) if sharded else SafetensorsFile.open(weights)
+    _check_depth(weights.parent / "config.json", "num_hidden_layers", config, file)
+    return Checkpoint(str(weights), config, file, {})
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """From the config.json that must lie beside safetensors files. Raises ModelNotFoundError, ModelFormatError."""
     path = folder / "config.json"
     kind = file_kind(path)
     if kind is None:
-        raise ModelNotFoundError(f"{folder}: config.json must lie beside model.safetensors, it is missing")
+        raise ModelNotFoundError(f"{folder}: config.json must lie beside the safetensors files, it is missing")
     if kind != REGULAR_FILE:
         raise ModelFormatError(f"{path}: expected a regular file, got {kind}")
     try:
@@ -98,14 +123,10 @@ def _open_safetensors(folder: Path) -> Checkpoint:
         raise ModelFormatError(f"{path}: expected JSON in UTF-8, got {type(error).__name__}: {error}") from None
     if not isinstance(values, dict):
         raise ModelFormatError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    config = _named(folder, lambda: ModelConfig.from_hf(values))
-    weights = folder / "model.safetensors"
-    file = SafetensorsFile.open(weights)
-    _check_depth(path, "num_hidden_layers", config, file)
-    return Checkpoint(str(weights), config, file, {})
+    return _named(folder, lambda: ModelConfig.from_hf(values))
 
 
-def _check_depth(path: Path, key: str, config: ModelConfig, file: GgufFile | SafetensorsFile) -> None:
+def _check_depth(path: Path, key: str, config: ModelConfig, file: WeightFiles) -> None:
     """Every layer has tensors: more layers than tensors is a broken file, seen before names are made for each layer."""
     if config.num_layers > len(file.tensors):
         raise ModelFormatError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,9 @@ def load_model(
     """source: an open checkpoint, which stays open, or a path as for open_checkpoint().
 
     progress is called with ("loading weights", done, total) after every weight. max_model_len: positions of the rotary
-    table; None for as many as the model was trained for. Raises ModelFormatError before anything is loaded if a tensor
-    is missing, has another shape than the config says, or is none of the model's.
+    table; None for as many as the model was trained for. Matrices in float16 (a warning) or float32 (an info) are
+    rounded to bfloat16, which is logged once. Raises ModelFormatError before anything is loaded if a tensor is missing,
+    has another shape than the config says, or is none of the model's.
     """
     if not isinstance(source, Checkpoint):
         checkpoint = open_checkpoint(source)
@@ -46,6 +48,7 @@ def load_model(
     family = model_class(config.architecture)
     shapes = family.weight_shapes(config)
     _check_tensors(source, shapes)
+    _tell_of_rounding(source, shapes)
     loader = _Loader(source, len(shapes), device, progress)
     return family.load(config, loader, max_model_len or config.max_position_embeddings)
 
@@ -68,6 +71,22 @@ def _check_tensors(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -
             raise ModelFormatError(
                 f"{checkpoint.path}: tensor {checkpoint.spelled(name)} is no part of a "
                 f"{checkpoint.config.architecture} model (biases, scaled positions and adapters are not supported yet)"
+            )
+
+
+def _tell_of_rounding(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Vectors stay in float32, and blocks of few bits are no dtype that somebody trained in."""
+    for kind, level, bits in (("F16", logging.WARNING, 11), ("F32", logging.INFO, 24)):
+        count = sum(len(shape) > 1 and checkpoint.kind(name) == kind for name, shape in shapes.items())
+        if count:
+            logging.getLogger(__name__).log(
+                level,
+                "%s: %d matrices stored as %s are rounded to bfloat16, the only weight dtype there is: 8 significant "
+                "bits instead of %d, so answers may differ from those of the unrounded model",
+                checkpoint.path,
+                count,
+                {"F16": "float16", "F32": "float32"}[kind],
+                bits,
             )
 
 

@@ -6,7 +6,21 @@ import struct
 from dataclasses import dataclass
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
-F32, F16, Q4_1, Q8_0, BF16 = 0, 1, 3, 8, 30
+F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q4_K, Q5_K, Q6_K, BF16 = 0, 1, 2, 3, 6, 7, 8, 10, 12, 13, 14, 30
+# kind: its name, values per block, bytes per block
+KINDS = {
+    F32: ("F32", 1, 4),
+    F16: ("F16", 1, 2),
+    BF16: ("BF16", 1, 2),
+    Q8_0: ("Q8_0", 32, 34),
+    Q4_0: ("Q4_0", 32, 18),
+    Q4_1: ("Q4_1", 32, 20),
+    Q5_0: ("Q5_0", 32, 22),
+    Q5_1: ("Q5_1", 32, 24),
+    Q4_K: ("Q4_K", 256, 144),
+    Q5_K: ("Q5_K", 256, 176),
+    Q6_K: ("Q6_K", 256, 210),
+}
 
 
 def string(text: str | bytes) -> bytes:

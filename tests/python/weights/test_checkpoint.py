@@ -9,17 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_tiny_llama
+from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_json, write_safetensors, write_tiny_llama
 from weights.tiny_gguf import encoded, write_tiny_gguf
 
 from fastpaged.config import ModelConfig
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.formats.safetensors_index import INDEX_NAME
 from fastpaged.weights.checkpoint import open_checkpoint
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("checkpoint"), tokenizer=False)
+
+
+def write_shards(folder: Path, num_files: int) -> None:
+    """The tiny model in several files: neighbours in name lie in different ones."""
+    weights = tiny_weights()
+    homes = {name: f"model-{i % num_files + 1:05d}.safetensors" for i, name in enumerate(sorted(weights))}
+    for home in set(homes.values()):
+        write_safetensors(folder / home, {name: weights[name] for name in weights if homes[name] == home})
+    write_json(folder / INDEX_NAME, {"metadata": {}, "weight_map": homes})
+    write_json(folder / "config.json", tiny_config())
 
 
 def test_a_folder_gives_the_tensors_of_its_safetensors_file(folder: Path) -> None:
@@ -30,11 +41,37 @@ def test_a_folder_gives_the_tensors_of_its_safetensors_file(folder: Path) -> Non
     for name, values in weights.items():
         stored = checkpoint.tensor(name)
         assert (stored.kind, stored.shape) == ("BF16", values.shape)
+        assert (checkpoint.kind(name), checkpoint.shape(name)) == ("BF16", values.shape)
         assert stored.data.tobytes() == to_bfloat16(values).tobytes()
+    assert checkpoint.kind("model.norm.bias") is None
     checkpoint.close()
 
 
-@pytest.mark.parametrize("kind", ["BF16", "F16", "F32", "Q8_0", "Q4_1"])
+@pytest.mark.parametrize("num_files", [1, 2, 5])
+def test_a_folder_with_an_index_gives_the_tensors_of_all_its_files(
+    folder: Path, tmp_path: Path, num_files: int
+) -> None:
+    write_shards(tmp_path, num_files)
+    one, many = open_checkpoint(folder), open_checkpoint(tmp_path)
+    assert many.config == one.config
+    assert sorted(many.tensor_names) == sorted(one.tensor_names)
+    for name in one.tensor_names:
+        assert many.tensor(name).data.tobytes() == one.tensor(name).data.tobytes()
+    with pytest.raises(ModelFormatError, match=rf"{INDEX_NAME}: tensor 'model\.norm\.bias' is missing"):
+        many.tensor("model.norm.bias")
+
+
+def test_one_safetensors_file_is_taken_before_an_index_and_an_index_before_a_gguf_file(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_shards(tmp_path, 2)
+    (tmp_path / "other.gguf").touch()
+    assert open_checkpoint(tmp_path).path == str(tmp_path / INDEX_NAME)
+    shutil.copy(folder / "model.safetensors", tmp_path)
+    assert open_checkpoint(tmp_path).path == str(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_a_gguf_file_gives_the_same_tensors_by_the_same_names_with_rows_in_the_original_order(
     kind: str, tmp_path: Path
 ) -> None:
@@ -71,14 +108,12 @@ def test_a_missing_tensor_is_named_as_in_both_worlds(folder: Path, tmp_path: Pat
 def test_a_path_with_no_model_says_what_a_model_is(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="^model: nothing is at .*nowhere'; it must be"):
         open_checkpoint(tmp_path / "nowhere")
-    with pytest.raises(ModelNotFoundError, match=r"config\.json and model\.safetensors, or one \.gguf file"):
+    with pytest.raises(ModelNotFoundError, match=r"config\.json and model\.safetensors .*, or one \.gguf file"):
         open_checkpoint(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ModelFormatError, match="several safetensors files are not supported"):
-        open_checkpoint(tmp_path)
-    shutil.copy(folder / "model.safetensors", tmp_path)
-    with pytest.raises(ModelNotFoundError, match=r"config\.json .* is missing"):
-        open_checkpoint(tmp_path)
+    for name in (INDEX_NAME, "model.safetensors"):
+        (tmp_path / name).touch()
+        with pytest.raises(ModelNotFoundError, match=r"config\.json must lie beside .* is missing"):
+            open_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -99,11 +134,12 @@ def test_a_config_that_cannot_be_read_is_named_with_its_file(
     assert str(tmp_path) in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "model.gguf"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "model.gguf", INDEX_NAME])
 def test_a_pipe_within_a_model_folder_is_refused_by_its_name(folder: Path, tmp_path: Path, name: str) -> None:
     if name != "model.gguf":
-        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-        (tmp_path / name).unlink()
+        shutil.copy(folder / "config.json", tmp_path)
+        shutil.copy(folder / "model.safetensors", tmp_path / ("x" if name == INDEX_NAME else "model.safetensors"))
+        (tmp_path / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / name)
     with pytest.raises((ModelFormatError, ModelNotFoundError), match=f"{name}.* a named pipe"):
         open_checkpoint(tmp_path)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gguf
 import numpy as np
+import numpy.typing as npt
 import pytest
+import safetensors.numpy
 from forced import last_logits
-from tiny_model import tiny_weights, write_safetensors, write_tiny_llama
-from weights.tiny_gguf import write_tiny_gguf
+from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
+from weights.tiny_gguf import encoded, write_gguf, write_tiny_gguf
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig
+from fastpaged.config import EngineConfig, ModelConfig
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.llama import Llama
 from fastpaged.weights.loader import load_model
@@ -62,6 +65,73 @@ def test_the_same_weights_in_either_format_give_the_same_bits(kind: str, isa: st
         config = EngineConfig(model=str(path), isa=isa, num_blocks=8, max_model_len=64)
         logits.append(last_logits(Worker(config), config, [PROMPT]))
     assert logits[0].tobytes() == logits[1].tobytes()
+
+
+def folder_logits(path: Path, isa: str = "scalar") -> bytes:
+    config = EngineConfig(model=str(path), isa=isa, num_blocks=8, max_model_len=64)
+    return last_logits(Worker(config), config, [PROMPT]).tobytes()
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+def test_blocks_of_256_load_as_the_bfloat16_nearest_to_what_they_stand_for(kind: str, tmp_path: Path) -> None:
+    """Matrices of random blocks against the same values, rounded, in a folder: q and k in the order of either world."""
+    config = tiny_config() | {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+    ggml_kind = gguf.GGMLQuantizationType[kind]
+    elements, num_bytes = gguf.GGML_QUANT_SIZES[ggml_kind]
+    random = np.random.default_rng(5)
+    stored, values = {}, {}
+    for name, shape in Llama.weight_shapes(ModelConfig.from_hf(config)).items():
+        if len(shape) == 1:
+            values[name] = np.ones(shape, np.float32)
+            stored[name] = encoded(values[name], "F32"), "F32"
+            continue
+        blocks = random.integers(0, 256, (shape[0], shape[1] // elements, num_bytes)).astype(np.uint8)
+        for at in (208,) if kind == "Q6_K" else (0, 2):
+            blocks[..., at : at + 2] = np.array([2e-5], np.float16).view(np.uint8)
+        rows = blocks.reshape(shape[0], -1)
+        stored[name] = rows, kind
+        values[name] = gguf.quants.dequantize(rows, ggml_kind).astype(np.float32)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_json(folder / "config.json", config)
+    write_safetensors(folder / "model.safetensors", values)
+    logits = folder_logits(write_gguf(tmp_path / "k.gguf", config, stored))
+    assert logits == folder_logits(folder)
+    assert np.ptp(np.frombuffer(logits, np.float32)) > 0
+
+
+@pytest.mark.parametrize(("dtype", "level"), [(np.float16, "WARNING"), (np.float32, "INFO")])
+def test_wider_safetensors_load_as_the_nearest_bfloat16_and_the_log_says_so_once(
+    dtype: npt.DTypeLike, level: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    random = np.random.default_rng(6)
+    wide = {}
+    for name, weight in tiny_weights().items():
+        noise = 0 if weight.ndim == 1 else random.standard_normal(weight.shape, np.float32) * weight / 500
+        wide[name] = (weight + noise).astype(dtype)
+    exact = write_tiny_llama(tmp_path / "wide", tokenizer=False)
+    safetensors.numpy.save_file(wide, exact / "model.safetensors")
+    rounded = write_tiny_llama(tmp_path / "rounded", tokenizer=False)
+    write_safetensors(rounded / "model.safetensors", {name: weight.astype(np.float32) for name, weight in wide.items()})
+    with caplog.at_level("INFO", "fastpaged.weights"):
+        logits = folder_logits(exact)
+        (record,) = caplog.records
+        assert logits == folder_logits(rounded)
+    assert len(caplog.records) == 1
+    num_matrices = sum(weight.ndim > 1 for weight in wide.values())
+    stored = f"model.safetensors: {num_matrices} matrices stored as {np.dtype(dtype)} are rounded to bfloat16"
+    assert (record.levelname, stored in record.getMessage()) == (level, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"), [("F16", ["WARNING"]), ("F32", ["INFO"]), ("BF16", []), ("Q8_0", []), ("Q4_1", [])]
+)
+def test_the_log_tells_of_rounded_matrices_in_a_gguf_file_and_not_of_its_vectors(
+    kind: str, levels: list[str], device: _core.CpuDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "fastpaged.weights"):
+        load_model(write_tiny_gguf(tmp_path / "tiny.gguf", tiny_weights(), kind), device)
+    assert [record.levelname for record in caplog.records] == levels
 
 
 def test_bfloat16_at_an_odd_address_is_read_all_the_same(device: _core.CpuDevice, tmp_path: Path) -> None:
