@@ -18,18 +18,22 @@ BUILD_FILES := CMakeLists.txt pyproject.toml LICENSE $(shell find cmake -type f)
 CPP_SOURCES := $(shell find cpp cuda -type f)
 PY_SOURCES := $(shell find python -type f -not -name '*.so' -not -path '*/__pycache__/*')
 SOURCES := $(BUILD_FILES) $(CPP_SOURCES) $(PY_SOURCES)
-CPP_TESTS := $(shell find tests/cpp -type f)
+CPP_CHECKS := $(shell find tests/cpp bench/cpp -type f)
 
+comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: help demo test test-cpp test-asan test-tsan test-python lint exact kl bench clean
+.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
+  lint exact kl bench bench-build bench-startup clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
-	@echo 'make exact   bit-equality on SmolLM2      make kl      SmolLM2 against transformers: tokenizer and KL'
-	@echo 'make bench   start-up times and sizes     make clean   remove builds and environments'
+	@echo 'make prove   the proofs of the core again, at length      make mutate  ten seeded faults: do the tests catch them?'
+	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
+	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
+	@echo 'make clean   remove builds and environments'
 
 # ---- demo
 
@@ -72,42 +76,61 @@ $(TEST)/.installed: $(TEST)/.packages $(SOURCES)
 	  --config-settings=cmake.define.FASTPAGED_WERROR=ON .
 	@touch $@
 
-# $(call cpp_tests,directory,target): configures and builds C++ tests with the sanitizers of $(sanitize).
-cpp_tests = { export PATH="$(CURDIR)/$(TEST)/bin:$$PATH"; \
-  cmake -S . -B $(1) -G Ninja -DFASTPAGED_SANITIZE=$(sanitize) -DFASTPAGED_WERROR=ON -DFASTPAGED_BUILD_PYTHON=OFF \
-    -DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_CUDA=OFF -DCMAKE_BUILD_TYPE=Sanitize \
-    -DCMAKE_CXX_FLAGS_SANITIZE='-O1 -g1 -D_GLIBCXX_ASSERTIONS' > $(1).log; \
+# $(call cpp_build,directory,target,flags,options): configures a build of the C++ side alone, and builds a target of it.
+cpp_build = { export PATH="$(CURDIR)/$(TEST)/bin:$$PATH"; mkdir -p build; \
+  cmake -S . -B $(1) -G Ninja -DFASTPAGED_WERROR=ON -DFASTPAGED_BUILD_PYTHON=OFF -DFASTPAGED_CUDA=OFF \
+    -DCMAKE_BUILD_TYPE=Chosen -DCMAKE_CXX_FLAGS_CHOSEN='$(3)' $(4) > $(1).log || { cat $(1).log; exit 1; }; \
   cmake --build $(1) --target $(2); }
+sanitized = -O1 -g1 -D_GLIBCXX_ASSERTIONS
 
 test-cpp: test-asan test-tsan
 
-test-asan: sanitize := address,undefined
 test-asan: $(TEST)/.packages
-	@mkdir -p build
-	$(call phase,Building the C++ tests with AddressSanitizer and UBSan) $(call cpp_tests,build/asan,all)
+	$(call phase,Building the C++ tests with AddressSanitizer and UBSan) \
+	  $(call cpp_build,build/asan,all,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=address$(comma)undefined)
 	$(call phase,Running the C++ tests) $(TEST)/bin/ctest --test-dir build/asan --output-on-failure
 
-test-tsan: sanitize := thread
 test-tsan: $(TEST)/.packages
-	@mkdir -p build
-	$(call phase,Building the thread pool tests with ThreadSanitizer) $(call cpp_tests,build/tsan,test_base)
+	$(call phase,Building the thread pool tests with ThreadSanitizer) \
+	  $(call cpp_build,build/tsan,test_base,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
 	$(call phase,Running the thread pool tests) $(TEST)/bin/ctest --test-dir build/tsan --output-on-failure -R '^base$$'
 
 test-python: $(TEST)/.installed
 	$(call phase,Running the Python tests) $(TEST)/bin/python -m pytest -q --durations=10
+
+# ---- is the core right, and would we know?
+
+# How many times over the proofs run, compared with `make test`.
+PROOF_SCALE ?= 10
+
+prove: prove-cpp prove-python
+
+prove-cpp: $(TEST)/.packages
+	$(call phase,Building the proofs with -O2 and assertions) \
+	  $(call cpp_build,build/prove,test_kv_cache test_scheduler test_proofs,-O2 -g1 -D_GLIBCXX_ASSERTIONS,-DFASTPAGED_BUILD_TESTS=ON)
+	$(call phase,Proving the core $(PROOF_SCALE) times over) for room in kv_cache scheduler proofs; do \
+	  FASTPAGED_PROOF_SCALE=$(PROOF_SCALE) build/prove/tests/cpp/test_$$room; done
+
+prove-python: $(TEST)/.installed
+	$(call phase,Proving the bindings $(PROOF_SCALE) times over) FASTPAGED_PROOF_SCALE=$(PROOF_SCALE) \
+	  $(TEST)/bin/python -m pytest -q --hypothesis-show-statistics tests/python/core/test_scheduler_properties.py \
+	  | grep -vE '^ +(\*|- Events:)'  # one line for each combination of rules
+
+mutate: $(TEST)/.packages
+	$(call phase,Seeding faults) PATH="$(CURDIR)/$(TEST)/bin:$$PATH" $(TEST)/bin/python tests/mutants/run_mutants.py
 
 # ---- checks
 
 lint: $(TEST)/.packages
 	$(call phase,ruff) { $(TEST)/bin/ruff check . && $(TEST)/bin/ruff format --check .; }
 	$(call phase,mypy --strict) { $(TEST)/bin/mypy && $(TEST)/bin/mypy --no-warn-return-any --no-warn-unused-ignores tests; }
-	$(call phase,clang-format) $(TEST)/bin/clang-format --dry-run -Werror $(filter %.h %.cc %.inc,$(CPP_SOURCES) $(PY_SOURCES) $(CPP_TESTS))
+	$(call phase,clang-format) $(TEST)/bin/clang-format --dry-run -Werror $(filter %.h %.cc %.inc,$(CPP_SOURCES) $(PY_SOURCES) $(CPP_CHECKS))
 	@mkdir -p build
-	@PATH="$(CURDIR)/$(TEST)/bin:$$PATH" cmake -S . -B build/lint -G Ninja -DFASTPAGED_BUILD_TESTS=OFF -DFASTPAGED_CUDA=OFF \
+	@PATH="$(CURDIR)/$(TEST)/bin:$$PATH" cmake -S . -B build/lint -G Ninja -DFASTPAGED_BUILD_BENCH=ON -DFASTPAGED_CUDA=OFF \
 	  -DCMAKE_BUILD_TYPE=Debug -DPython_EXECUTABLE="$(CURDIR)/$(TEST)/bin/python" \
 	  -Dpybind11_DIR="$$($(TEST)/bin/python -m pybind11 --cmakedir)" > build/lint.log
 	$(call phase,clang-tidy) xargs -P $(CMAKE_BUILD_PARALLEL_LEVEL) -n 1 $(TEST)/bin/clang-tidy -p build/lint --quiet \
-	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES))'
+	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
@@ -117,7 +140,15 @@ kl: $(TEST)/.installed $(GGUF)
 	  $(TEST)/bin/python -m pytest -q -m real_model
 	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --gguf $(GGUF)
 
-bench: $(DEMO)/.installed $(GGUF)
+# ---- measurements
+
+bench-build: $(TEST)/.packages
+	$(call phase,Building the benchmarks) $(call cpp_build,build/bench,bench_core,-O3 -DNDEBUG,-DFASTPAGED_BUILD_BENCH=ON)
+
+bench: bench-build
+	$(call phase,Timing the core) $(TEST)/bin/python bench/core.py build/bench/bench/cpp/bench_core
+
+bench-startup: $(DEMO)/.installed $(GGUF)
 	$(call phase,Start-up times and sizes) $(DEMO)/bin/python bench/startup.py --model $(GGUF)
 
 clean:

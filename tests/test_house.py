@@ -39,6 +39,8 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
     r"[a-z]*mmintrin\.h|immintrin\.h|x86intrin\.h|arm_(neon|sve|bf16)\.h": "cpp/fastpaged/ops/cpu/",
     r"cuda(_runtime|_bf16|_fp16|_fp8)?(_api)?\.h": "cuda/",
     r"torch/.*|ATen/.*|c10/.*|omp\.h": None,
+    r"doctest/.*": "tests/cpp/",
+    r"benchmark/.*": "bench/cpp/",
 }
 
 # Lowest floor first; a module may import its own floor and those below.
@@ -71,7 +73,9 @@ def read_tree(*patterns: str) -> dict[str, str]:
 
 
 def cpp_sources() -> dict[str, str]:
-    return read_tree(*(f"{d}/**/*.{e}" for d in ("cpp", "python/bindings", "cuda", "tests/cpp") for e in CPP_ENDINGS))
+    return read_tree(
+        *(f"{d}/**/*.{e}" for d in ("cpp", "python/bindings", "cuda", "tests/cpp", "bench/cpp") for e in CPP_ENDINGS)
+    )
 
 
 CPP_ENDINGS = ("h", "cc", "inc", "cu", "cuh")
@@ -260,6 +264,24 @@ def architecture_names_real_files(sources: Sources) -> Iterable[str]:
             yield f"ARCHITECTURE.md: there is no {name}"
 
 
+def seeded_faults_apply(sources: Sources) -> Iterable[str]:
+    """The text that each fault of `make mutate` replaces is in its file, exactly once, and is changed by it."""
+    calls = [node for node in ast.walk(ast.parse(sources["tests/mutants/faults.py"])) if isinstance(node, ast.Call)]
+    faults = [{kw.arg: ast.literal_eval(kw.value) for kw in call.keywords} for call in calls if _calls(call, "Fault")]
+    if len(faults) < 10:
+        yield f"tests/mutants/faults.py: {len(faults)} faults; ten were promised"
+    for fault in faults:
+        found = sources.get(f"cpp/fastpaged/{fault['file']}", "").count(fault["good"])
+        if found != 1:
+            yield f"tests/mutants/faults.py: {fault['name']}: {fault['file']} has its text {found} times"
+        if fault["good"] == fault["bad"]:
+            yield f"tests/mutants/faults.py: {fault['name']}: changes nothing"
+
+
+def _calls(call: ast.Call, name: str) -> bool:
+    return isinstance(call.func, ast.Name) and call.func.id == name
+
+
 def _dependency_lists(pyproject: str) -> str:
     lists = re.findall(r"^(?:requires|dependencies|test|lint) = (\[[^\]]*\])", pyproject, re.MULTILINE)
     return "\n".join(lists)
@@ -304,6 +326,7 @@ TREE: tuple[tuple[Rule, Callable[[], dict[str, str]]], ...] = (
     (no_vendored_code, file_names),
     (dependencies_are_in_the_table, text_sources),
     (architecture_names_real_files, text_sources),
+    (seeded_faults_apply, text_sources),
 )
 
 
@@ -329,6 +352,9 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (private_headers, "python/bindings/a.cc", "#include <cuda_runtime.h>"),
     (private_headers, "cuda/a.cu", "#include <torch/extension.h>"),
     (private_headers, "cpp/fastpaged/base/a.cc", "#include <omp.h>"),
+    (private_headers, "tests/cpp/proofs/a.cc", "#include <pybind11/numpy.h>"),
+    (private_headers, "bench/cpp/a.cc", "#include <immintrin.h>"),
+    (private_headers, "tests/cpp/scheduler/a.cc", "#include <benchmark/benchmark.h>"),
     (no_instruction_set_flags, "cpp/CMakeLists.txt", "target_compile_options(a PRIVATE -mavx512f)"),
     (no_instruction_set_flags, "CMakeLists.txt", 'set(CMAKE_CXX_FLAGS "-O3 -march=native")'),
     (python_floors, "python/fastpaged/config.py", "import fastpaged.engine.llm_engine"),
@@ -373,10 +399,21 @@ def test_a_file_that_moved_away_from_the_architecture_is_seen() -> None:
     assert list(architecture_names_real_files(tree)) == ["ARCHITECTURE.md: there is no gone.py"]
 
 
+def test_a_fault_that_no_longer_applies_is_seen() -> None:
+    fault = "Fault(name='{0}', file='room/a.cc', good='{1}', bad='')\n"
+    faults = "".join(fault.format(i, "good") for i in range(9)) + fault.format("old", "gone") + fault.format("two", "o")
+    complaints = list(seeded_faults_apply({"tests/mutants/faults.py": faults, "cpp/fastpaged/room/a.cc": "good"}))
+    assert complaints == [
+        "tests/mutants/faults.py: old: room/a.cc has its text 0 times",
+        "tests/mutants/faults.py: two: room/a.cc has its text 2 times",
+    ]
+
+
 GOOD: tuple[tuple[Rule, str, str], ...] = (
     (cpp_floors, "cpp/fastpaged/graph/a.cc", '#include "fastpaged/ops/params.h"\n#include <vector>'),
     (private_headers, "cpp/fastpaged/ops/cpu/a.cc", "#include <immintrin.h>"),
     (private_headers, "python/bindings/a.cc", "#include <pybind11/numpy.h>"),
+    (private_headers, "bench/cpp/a.cc", "#include <benchmark/benchmark.h>"),
     (python_floors, "python/fastpaged/cli/a.py", "from fastpaged.llm import LLM"),
     (python_floors, "python/fastpaged/worker/a.py", "from fastpaged import _core"),
     (python_packages, "python/fastpaged/worker/torch_worker.py", "import torch"),

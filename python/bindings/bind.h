@@ -9,6 +9,8 @@ void bind_device(pybind11::module_& m);
 void bind_weights(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
+void bind_policy(pybind11::module_& m);
+void bind_plan(pybind11::module_& m);
 void bind_scheduler(pybind11::module_& m);
 void bind_sampling(pybind11::module_& m);
 

@@ -11,6 +11,8 @@ PYBIND11_MODULE(_core, m) {
   bind_weights(m);
   bind_ops(m);
   bind_graph(m);
+  bind_policy(m);
+  bind_plan(m);
   bind_scheduler(m);
   bind_sampling(m);
 }

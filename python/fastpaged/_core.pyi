@@ -46,8 +46,8 @@ class PackedLinear:
 def dequantize(
     device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]
 ) -> None:
-    """GGUF blocks of `kind` ("Q4_1", "Q8_0", "F16", "F32", "BF16") to out, bfloat16 bits or float32;
-    sizes must match."""
+    """GGUF blocks of `kind` ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+    to out, bfloat16 bits or float32; sizes must match."""
 
 # ---- ops, one by one, for tests and benchmarks (bind_ops.cc): each takes a CpuDevice and the arrays of its params
 
@@ -118,7 +118,50 @@ class ModelGraph:
     def output(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
 
-# ---- scheduler (bind_scheduler.cc)
+# ---- what the scheduler takes and gives (bind_policy.cc, bind_plan.cc)
+
+class SchedulerPolicy:
+    """All that scheduling policies differ in. Read-only; the defaults are the engine's.
+
+    preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
+        prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
+        request of one sequence, swap one of several.
+    chunked_prefill: whether a prompt may be computed over several steps.
+    long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
+    watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.
+    counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
+    block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
+    swapped_before_waiting: swapped requests come back before any waiting one is looked at.
+    """
+
+    def __init__(
+        self,
+        *,
+        preemption_mode: str = "by_branches",
+        chunked_prefill: bool = True,
+        long_prefill_token_threshold: int = 0,
+        watermark: float = 0.01,
+        counts_running_needs: bool = True,
+        block_per_branch: bool = False,
+        swapped_before_waiting: bool = False,
+    ) -> None: ...
+    @staticmethod
+    def paper_2023() -> SchedulerPolicy:
+        """Section 4.5 of the paper."""
+    @property
+    def preemption_mode(self) -> str: ...
+    @property
+    def chunked_prefill(self) -> bool: ...
+    @property
+    def long_prefill_token_threshold(self) -> int: ...
+    @property
+    def watermark(self) -> float: ...
+    @property
+    def counts_running_needs(self) -> bool: ...
+    @property
+    def block_per_branch(self) -> bool: ...
+    @property
+    def swapped_before_waiting(self) -> bool: ...
 
 class SamplingParams:
     def __init__(
@@ -148,17 +191,62 @@ class SequenceEvent:
     def sample_row(self) -> int | None: ...
     @property
     def finish_reason(self) -> FinishReason | None: ...
+    @property
+    def group_finished(self) -> bool:
+        """This sequence was the last of its request."""
 
 class SchedulerOutput:
     @property
     def scheduled(self) -> list[tuple[int, int, int]]:
         """(group_id, first_token, num_tokens) of each sequence in this step."""
     @property
-    def preempted(self) -> list[int]: ...
+    def scheduled_sequences(self) -> list[int]:
+        """The sequence ids, in the order of scheduled."""
+    @property
+    def copies(self) -> list[tuple[str, int, int, int]]:
+        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
+        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
+    @property
+    def preempted(self) -> list[int]:
+        """Group ids; those that were swapped are in swapped_out too."""
+    @property
+    def swapped_out(self) -> list[int]: ...
+    @property
+    def swapped_in(self) -> list[int]: ...
     @property
     def num_tokens(self) -> int: ...
     @property
     def num_samples(self) -> int: ...
+
+class SchedulerStats:
+    """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
+
+    num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
+    """
+
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def num_groups_swapped_out(self) -> int: ...
+    @property
+    def num_groups_swapped_in(self) -> int: ...
+    @property
+    def num_blocks_swapped_out(self) -> int: ...
+    @property
+    def num_blocks_swapped_in(self) -> int: ...
+    @property
+    def num_blocks_copied_on_write(self) -> int: ...
+    @property
+    def num_tokens_recomputed(self) -> int: ...
+
+def copy_blocks(plan: SchedulerOutput, device: npt.NDArray[np.uint16], host: npt.NDArray[np.uint16]) -> int:
+    """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
+
+    device, host: writable, C-contiguous, the block as the first axis, with the same bytes per block. Not looked at if
+    the plan has no copies.
+    """
+
+# ---- scheduler (bind_scheduler.cc)
 
 class Batch:
     """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
@@ -179,7 +267,10 @@ class Batch:
     def sample_rows(self) -> npt.NDArray[np.int32]: ...
 
 class Scheduler:
-    """Not thread-safe: one call at a time, though some release the GIL. num_waiting and num_running count requests."""
+    """Not thread-safe: one call at a time, though some release the GIL.
+
+    num_waiting, num_running and num_swapped count requests; num_blocks and num_free_blocks are the device's.
+    """
 
     def __init__(
         self,
@@ -189,7 +280,8 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
-        long_prefill_token_threshold: int = 0,
+        num_host_blocks: int = 0,
+        policy: SchedulerPolicy | None = None,
     ) -> None: ...
     def add(
         self,
@@ -199,12 +291,24 @@ class Scheduler:
         max_tokens: int,
         stop_token_ids: Sequence[int],
     ) -> None: ...
-    def abort(self, group_id: int) -> bool: ...
+    def abort(self, group_id: int) -> bool:
+        """Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here."""
+    def finish(self, group_id: int, sequence_id: int) -> bool:
+        """Ends one branch the same way, and with the last one its request."""
+    def fork(self, group_id: int, sequence_id: int) -> int:
+        """A new branch that shares this one's blocks; its sequence id. Between update() and schedule(), of a request
+        that runs and has one token left to compute in each branch."""
+    def preempt(self, group_id: int, mode: str) -> bool:
+        """The next schedule() preempts this request first, if it runs then; mode as in SchedulerPolicy. It may come
+        back in the same step. False if it is not here."""
+    def reset(self) -> None:
+        """Ends every request at once, with no event."""
     def schedule(self) -> SchedulerOutput:
-        """Releases the GIL."""
+        """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
+        the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
-        """Events of this step: first the requests that ended while planning, then one per sampling row, less those
-        aborted since. Releases the GIL."""
+        """Events of this step: first the sequences that ended while planning, then one per sampling row, less those
+        gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
         """update() with tokens from elsewhere, one per sampling row; None for a row whose logits held a NaN."""
     def has_unfinished(self) -> bool: ...
@@ -213,10 +317,23 @@ class Scheduler:
     @property
     def num_running(self) -> int: ...
     @property
+    def num_swapped(self) -> int: ...
+    @property
     def num_blocks(self) -> int: ...
     @property
     def num_free_blocks(self) -> int: ...
-    def free_blocks(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def num_host_blocks(self) -> int: ...
+    @property
+    def num_free_host_blocks(self) -> int: ...
+    def free_blocks(self) -> npt.NDArray[np.int32]:
+        """In the order in which they would be taken; a copy."""
+    def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def stats(self) -> SchedulerStats:
+        """As they are now: a copy."""
+    def sequences(self, group_id: int) -> list[int]:
+        """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
     def check_invariants(self) -> None: ...
 

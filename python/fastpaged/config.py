@@ -197,11 +197,13 @@ class _Keys:
 class EngineConfig:
     """How one engine runs one model. Every bad value is an InvalidRequestError naming the argument."""
 
-    model: str  # a .gguf file or a model folder
+    model: str  # a .gguf file, a model folder, or a name (org/name)
     max_model_len: int | None = None  # tokens of prompt and answer; None: what the model was trained for
     block_size: int = 16  # tokens per KV block
     num_blocks: int | None = None  # of the KV pool; None: sized from kv_cache_memory_bytes or free memory
     kv_cache_memory_bytes: int | None = None
+    swap_space: float | None = None  # GiB of host memory for swapped requests; None: 4, or what is there and of use
+    preemption_mode: str | None = None  # "recompute", "swap", or None: "swap" for requests of several sequences alone
     max_num_seqs: int = 256  # sequences in one step
     max_num_batched_tokens: int = 2048  # tokens in one step
     long_prefill_token_threshold: int = 0  # most tokens of one sequence in one step; 0: no limit
@@ -214,7 +216,10 @@ class EngineConfig:
         if isinstance(self.model, os.PathLike):
             object.__setattr__(self, "model", os.fspath(self.model))
         if not isinstance(self.model, str) or not self.model:
-            raise InvalidRequestError(f"model must be the path of a .gguf file or a model folder, got {self.model!r}")
+            raise InvalidRequestError(
+                f"model must be the path of a .gguf file or a model folder, or a name on the hub (org/name), "
+                f"got {self.model!r}"
+            )
         for name, (low, high) in _ENGINE_RANGES.items():
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
@@ -227,10 +232,26 @@ class EngineConfig:
                 f"num_blocks and kv_cache_memory_bytes both size the KV pool: give one, "
                 f"got {self.num_blocks} and {self.kv_cache_memory_bytes}"
             )
+        self._check_preemption()
         if self.isa is not None and not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
 
+    def _check_preemption(self) -> None:
+        space = self.swap_space
+        if space is not None:
+            is_number = isinstance(space, (int, float)) and not isinstance(space, bool)
+            if not is_number or not 0 <= space <= _MAX_SWAP_SPACE:  # also refuses NaN
+                raise InvalidRequestError(
+                    f"swap_space must be None or a number of GiB from 0 to {_MAX_SWAP_SPACE}, got {reprlib.repr(space)}"
+                )
+        mode = self.preemption_mode
+        if mode is not None and not (isinstance(mode, str) and mode in PREEMPTION_MODES):
+            allowed = " or ".join(map(repr, (None, *PREEMPTION_MODES)))
+            raise InvalidRequestError(f"preemption_mode must be {allowed}, got {reprlib.repr(mode)}")
 
+
+PREEMPTION_MODES = ("recompute", "swap")
+_MAX_SWAP_SPACE = 2**33 - 1  # GiB: below 2**63 bytes
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")
 _ENGINE_RANGES = {
     "max_model_len": (2, _INT32_MAX),

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class LLM:
     """A model that answers. Not thread-safe.
 
-    model: a .gguf file, or a folder with config.json and model.safetensors, or with one .gguf file.
+    model: a .gguf file; a folder with config.json and safetensors (one file, or an index and its files), or with one
+        .gguf file; or "org/name" or "org/name/FILE.gguf", looked up in FASTPAGED_MODELS, then fetched from the hub.
     progress: called with (phase, done, total) while the model loads.
     engine_args: fields of EngineConfig; an unknown one is a TypeError naming it and what it may have meant.
 

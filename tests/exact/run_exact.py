@@ -1,9 +1,11 @@
-"""The equality matrix on a real model: tokens and logprobs bit-equal, alone against every other way to run them.
+"""The equality matrix on a real model: tokens and logprobs bit-equal, alone against every other way to run them, those
+ways included in which requests are preempted: by force, or because the pool holds hardly more than one of them.
 
     python tests/exact/run_exact.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf [--isa avx512 --requests 32]
 
 Without --isa every op table this CPU runs is checked, the scalar one with fewer and shorter requests, and the emulated
-AMX only where there is no real one. Exits with 1 if any table differs anywhere.
+AMX only where there is no real one. Exits with 1 if any table differs anywhere, if a request was not preempted that
+should have been, or if the bytes swapped and the tokens recomputed are not what the scheduler says they are.
 """
 
 from __future__ import annotations
@@ -11,17 +13,33 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
-from exactness import Request, Variant, first_difference, make_requests, run, variants
+from exactness import (
+    Answer,
+    Outcome,
+    Request,
+    Variant,
+    by_force,
+    first_difference,
+    make_pressed_requests,
+    make_requests,
+    pressed_variants,
+    run,
+    run_counted,
+    variants,
+)
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.tokenizer import load_tokenizer
 
 CHUNKS, BLOCK_SIZES, THREADS = (1, 7, 64), (1, 16, 128), (1, 2)
+MODES = ("swap", "recompute")
 
 
 def requests_for(gguf: str, count: int, max_prompt: int, max_tokens: int) -> list[Request]:
@@ -41,23 +59,63 @@ def requests_for(gguf: str, count: int, max_prompt: int, max_tokens: int) -> lis
     return made
 
 
-def check(gguf: str, isa: str, requests: list[Request]) -> bool:
-    """Prints a line for each variant; False if any differs from the requests run alone."""
+def unpreempted(base: EngineConfig) -> Iterator[Variant]:
+    yield from variants(base, CHUNKS, BLOCK_SIZES, THREADS)
+
+
+def preempted_by_force(base: EngineConfig) -> Iterator[Variant]:
+    fewer = replace(base, num_blocks=512, swap_space=0.2)  # enough for all, and filled with NaN before every step
+    together, *_, finest = variants(fewer, (7,), (1,), ())
+    for mode in MODES:
+        yield by_force(together, mode, seed=1)
+        yield by_force(finest, mode, seed=2)
+
+
+def preempted_for_want_of_room(base: EngineConfig, requests: list[Request]) -> Iterator[Variant]:
+    for mode in MODES:
+        yield from pressed_variants(base, mode, requests, block_size=2)
+
+
+def alone(isa: str, base: EngineConfig, requests: list[Request]) -> list[Answer]:
+    start = time.monotonic()
+    answers = run(Variant("alone", base, alone=True), requests)
+    tokens = sum(len(tokens) for tokens, _, _ in answers)
+    print(f"{isa}: {len(requests)} requests alone, {tokens} tokens ({time.monotonic() - start:.0f} s)", flush=True)
+    return answers
+
+
+def check(isa: str, requests: list[Request], expected: list[Answer], ways: Iterator[Variant], num_spared: int) -> bool:
+    """Prints a line for each way; False if any differs from what is expected. All requests but the first num_spared,
+    the oldest, must have been preempted."""
+    same = True
+    for variant in ways:
+        start = time.monotonic()
+        outcome = run_counted(variant, requests)
+        fault = first_difference(expected, outcome.answers) or not_preempted(outcome, num_spared)
+        same = same and fault is None
+        cost = f", {outcome.cost}" if variant.config.preemption_mode else ""
+        print(f"{isa}: {variant.name}: {fault or 'equal'}{cost} ({time.monotonic() - start:.0f} s)", flush=True)
+    return same
+
+
+def not_preempted(outcome: Outcome, num_spared: int) -> str | None:
+    """Which requests should have been."""
+    missed = [i for i, times in enumerate(outcome.num_preemptions) if i >= num_spared and times == 0]
+    return f"never preempted: requests {missed}" if missed else None
+
+
+def check_table(gguf: str, isa: str, count: int, max_prompt: int, max_tokens: int) -> bool:
     base = EngineConfig(
         model=gguf, isa=isa, max_model_len=512, block_size=16, num_blocks=1024, max_num_seqs=32,
         max_num_batched_tokens=512, num_threads=2,
     )  # fmt: skip
-    start = time.monotonic()
-    expected = run(Variant("alone", base, alone=True), requests)
-    tokens = sum(len(tokens) for tokens, _, _ in expected)
-    print(f"{isa}: {len(requests)} requests alone, {tokens} tokens ({time.monotonic() - start:.0f} s)", flush=True)
-    same = True
-    for variant in variants(base, CHUNKS, BLOCK_SIZES, THREADS):
-        start = time.monotonic()
-        difference = first_difference(expected, run(variant, requests))
-        same = same and difference is None
-        print(f"{isa}: {variant.name}: {difference or 'equal'} ({time.monotonic() - start:.0f} s)", flush=True)
-    return same
+    requests = requests_for(gguf, count, max_prompt, max_tokens)
+    pressed = make_pressed_requests(min(count, 8), load_tokenizer(gguf).vocab_size, max_tokens=16, seed=21)
+    expected = alone(isa, base, requests)
+    same = check(isa, requests, expected, unpreempted(base), num_spared=count)
+    same = check(isa, requests, expected, preempted_by_force(base), num_spared=0) and same
+    expected = alone(isa, base, pressed)
+    return check(isa, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
 
 
 def main() -> int:
@@ -72,7 +130,7 @@ def main() -> int:
     for isa in args.isa or [isa for isa in supported if isa != skipped]:
         short = isa == "scalar" and not args.isa
         count, max_prompt, max_tokens = (6, 40, 4) if short else (args.requests, 200, 24)
-        same = check(args.gguf, isa, requests_for(args.gguf, count, max_prompt, max_tokens)) and same
+        same = check_table(args.gguf, isa, count, max_prompt, max_tokens) and same
     print("bit-equal everywhere" if same else "DIFFERENCES FOUND")
     return 0 if same else 1
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from preemption_cost import CountingExecutor, PreemptionCost
 
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
@@ -40,7 +43,17 @@ class Variant:
     shuffle: int | None = None  # seed of the order of arrival
     stagger: bool = False  # requests arrive while others are running
     alone: bool = False  # one at a time
-    poison: bool = False  # every free block full of NaN before every step
+    poison: bool = False  # every free block, of both tiers, full of NaN before every step
+    preempt: int | None = None  # seed of the steps before which requests are preempted by force
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a way to run the requests gave, and what it cost. In the order of the requests, not of their arrival."""
+
+    answers: list[Answer]
+    num_preemptions: list[int]
+    cost: PreemptionCost
 
 
 def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_tokens: int, seed: int) -> list[Request]:
@@ -100,6 +113,38 @@ def variants(
     )
 
 
+def by_force(variant: Variant, mode: str, seed: int) -> Variant:
+    """The same, and every request is preempted at seeded steps, mid-prompt too: by "swap" or by "recompute"."""
+    config = replace(variant.config, preemption_mode=mode)
+    return replace(variant, name=f"{mode} by force, {variant.name}", config=config, preempt=seed, poison=True)
+
+
+def make_pressed_requests(num_requests: int, vocab_size: int, max_tokens: int, seed: int) -> list[Request]:
+    """Short prompts and long answers, for pressed_variants()."""
+    rng = random.Random(seed)
+    made = make_requests(num_requests, vocab_size, 1, 1, seed)
+    return [
+        Request(
+            tuple(rng.randrange(vocab_size) for _ in range(rng.randint(5, 9))),
+            replace(request.params, max_tokens=max_tokens),
+        )
+        for request in made
+    ]
+
+
+def pressed_variants(base: EngineConfig, mode: str, requests: Sequence[Request], block_size: int) -> Iterator[Variant]:
+    """A pool that holds any one of these requests and hardly more. Each is let in beside the one before it while that
+    one is short, and has to go as that one grows: all but the oldest are preempted."""
+    longest = max(len(request.prompt) + (request.params.max_tokens or 0) for request in requests)
+    num_blocks = -(-longest // block_size) + 1
+    config = replace(
+        base, preemption_mode=mode, block_size=block_size, num_blocks=num_blocks, max_model_len=num_blocks * block_size
+    )
+    yield Variant(f"{mode} for want of room", config, poison=True)
+    chunked = replace(config, long_prefill_token_threshold=3)
+    yield Variant(f"{mode} for want of room, chunks of 3", chunked, poison=True)
+
+
 def answer(output: RequestOutput) -> Answer:
     """What must not change: token ids, logprob bits, ranks, the reason of the end."""
     completion = output.outputs[0]
@@ -113,37 +158,90 @@ def answer(output: RequestOutput) -> Answer:
 def step(engine: LLMEngine, poison: bool) -> list[RequestOutput]:
     """One engine step; before it, the free blocks' memory may be filled with NaN."""
     if poison:
-        engine.worker.kv_memory.fill_blocks(engine.scheduler.free_blocks(), NAN_BITS)
+        memory = engine.worker.kv_memory
+        memory.fill_blocks(engine.scheduler.free_blocks(), NAN_BITS)
+        memory.host_array[engine.scheduler.free_host_blocks()] = NAN_BITS
     outputs = engine.step()
     engine.scheduler.check_invariants()
     return outputs
 
 
+class Forcing:
+    """Preempts requests before steps drawn at random; each request that has a second token at least once."""
+
+    def __init__(self, seed: int, mode: str) -> None:
+        self._random = random.Random(seed)
+        self._mode = mode
+        self._times: Counter[tuple[int, int]] = Counter()
+
+    def preempt(self, engine: LLMEngine, num_tokens: dict[int, int]) -> None:
+        """num_tokens: of the output so far, by the group id of each unfinished request."""
+        for group_id, done in num_tokens.items():
+            # Who is recomputed between any two tokens too often never gets to the second.
+            enough = self._mode == "recompute" and self._times[group_id, done] >= (1 if done else 2)
+            due = done > 0 and engine.scheduler.num_preemptions(group_id) == 0
+            if due or (not enough and self._random.random() < 1 / 3):
+                engine.scheduler.preempt(group_id, self._mode)
+                self._times[group_id, done] += 1
+
+
 def run(variant: Variant, requests: Sequence[Request]) -> list[Answer]:
     """The answers in the order of `requests`, whatever the order of arrival."""
+    return run_counted(variant, requests).answers
+
+
+def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
+    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted."""
     order = list(range(len(requests)))
     if variant.shuffle is not None:
         random.Random(variant.shuffle).shuffle(order)
-    answers: dict[int, Answer] = {}
     engine = LLMEngine(variant.config)
     try:
-        pending = [(i, requests[i]) for i in order]
-        while pending or engine.has_unfinished_requests():
-            room = 1 if variant.stagger or variant.alone else len(pending)
-            if variant.alone and engine.has_unfinished_requests():
-                room = 0
-            for i, request in pending[:room]:
-                engine.add_request(str(i), list(request.prompt), request.params)
-            del pending[:room]
-            for output in step(engine, variant.poison):
-                if output.finished:
-                    answers[int(output.request_id)] = answer(output)
-        free, total = engine.scheduler.num_free_blocks, engine.scheduler.num_blocks
-        if free != total:
-            raise AssertionError(f"{variant.name}: {total - free} of {total} blocks still held after the last request")
+        executor = CountingExecutor(engine)
+        finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
+        for tier, free, total in (
+            ("device", engine.scheduler.num_free_blocks, engine.scheduler.num_blocks),
+            ("host", engine.scheduler.num_free_host_blocks, engine.scheduler.num_host_blocks),
+        ):
+            if free != total:
+                raise AssertionError(
+                    f"{variant.name}: {total - free} of {total} {tier} blocks still held after the last request"
+                )
+        executor.check_what_was_reported(variant.name)
     finally:
         engine.close()
-    return [answers[i] for i in range(len(requests))]
+    outputs = [finished[i] for i in range(len(requests))]
+    return Outcome(
+        [answer(output) for output in outputs], [output.metrics.num_preemptions for output in outputs], executor.cost
+    )
+
+
+def _run_to_the_end(
+    engine: LLMEngine, variant: Variant, pending: list[tuple[int, Request]]
+) -> dict[int, RequestOutput]:
+    """The finished outputs by request."""
+    forcing = None if variant.preempt is None else Forcing(variant.preempt, variant.config.preemption_mode or "")
+    group_ids: dict[int, int] = {}  # counted from 0, as the engine does
+    num_tokens: dict[int, int] = {}  # of the output so far, by group id, of unfinished requests
+    finished: dict[int, RequestOutput] = {}
+    while pending or engine.has_unfinished_requests():
+        room = 1 if variant.stagger or variant.alone else len(pending)
+        if variant.alone and engine.has_unfinished_requests():
+            room = 0
+        for i, request in pending[:room]:
+            engine.add_request(str(i), list(request.prompt), request.params)
+            group_ids[i] = len(group_ids)
+            num_tokens[group_ids[i]] = 0
+        del pending[:room]
+        if forcing is not None:
+            forcing.preempt(engine, num_tokens)
+        for output in step(engine, variant.poison):
+            i = int(output.request_id)
+            num_tokens[group_ids[i]] = len(output.outputs[0].token_ids)
+            if output.finished:
+                del num_tokens[group_ids[i]]
+                finished[i] = output
+    return finished
 
 
 def first_difference(expected: Sequence[Answer], got: Sequence[Answer]) -> str | None:

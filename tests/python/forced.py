@@ -21,7 +21,8 @@ def scheduler_of(worker: Worker, config: EngineConfig) -> _core.Scheduler:
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=worker.max_model_len,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        num_host_blocks=worker.num_host_blocks,
+        policy=_core.SchedulerPolicy(long_prefill_token_threshold=config.long_prefill_token_threshold),
     )
 
 

@@ -34,6 +34,17 @@ from fastpaged.errors import InvalidRequestError, ModelFormatError
         ("max_logprobs", -2, "from -1"),
         ("num_threads", 0, "from 1 to 1024"),
         ("num_threads", "2", "from 1 to 1024"),
+        ("swap_space", -1, "None or a number of GiB from 0 to 8589934591"),
+        ("swap_space", -1e-9, "from 0"),
+        ("swap_space", float("nan"), "from 0"),
+        ("swap_space", float("inf"), "to 8589934591"),
+        ("swap_space", 2**33, "to 8589934591"),
+        ("swap_space", "4", "a number"),
+        ("swap_space", True, "a number"),
+        ("preemption_mode", "by_branches", "None or 'recompute' or 'swap'"),
+        ("preemption_mode", "", "None or 'recompute' or 'swap'"),
+        ("preemption_mode", 0, "None or 'recompute' or 'swap'"),
+        ("preemption_mode", [], "None or 'recompute' or 'swap'"),
         ("isa", 3, "name of an op table"),
         ("model", "", "path"),
         ("model", None, "path"),
@@ -58,6 +69,15 @@ def test_the_pool_is_sized_one_way_only() -> None:
 def test_limits_themselves_are_allowed() -> None:
     EngineConfig(model="m", block_size=1, max_num_seqs=1, max_num_batched_tokens=1, max_model_len=2, max_logprobs=-1)
     EngineConfig(model="m", block_size=256, num_threads=1024, seed=2**64 - 1, num_blocks=1)
+    for swap_space in (None, 0, 0.0, 1e-9, 4, 2**33 - 1):
+        assert EngineConfig(model="m", swap_space=swap_space).swap_space == swap_space
+    for mode in (None, "recompute", "swap"):
+        assert EngineConfig(model="m", preemption_mode=mode).preemption_mode == mode
+
+
+def test_numbers_too_long_to_print_are_refused_all_the_same() -> None:
+    with pytest.raises(InvalidRequestError, match="swap_space must be None or a number of GiB"):
+        EngineConfig(model="m", swap_space=10**400)
 
 
 def test_a_path_object_is_as_good_as_its_string() -> None:

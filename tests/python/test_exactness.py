@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from exactness import Answer, Request, Variant, first_difference, make_requests, run, variants
+from exactness import (
+    Answer,
+    Outcome,
+    Request,
+    Variant,
+    by_force,
+    first_difference,
+    make_pressed_requests,
+    make_requests,
+    pressed_variants,
+    run,
+    run_counted,
+    variants,
+)
 from tiny_model import write_tiny_llama
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 
 NUM_REQUESTS = 32
+MODES = ("swap", "recompute")
+NUM_VARIANTS = 15
 
 
 def base_config(model: Path, isa: str) -> EngineConfig:
@@ -40,14 +56,18 @@ def alone(request: pytest.FixtureRequest, model: Path, requests: list[Request]) 
     return isa, run(Variant("alone", base_config(model, isa), alone=True), requests)
 
 
-@pytest.mark.parametrize(
-    "index", range(len(list(variants(base_config(Path("m"), "scalar"), (1, 7, 64), (1, 16, 128), (1, 2)))))
-)
+def matrix(model: Path, isa: str) -> list[Variant]:
+    made = list(variants(base_config(model, isa), (1, 7, 64), (1, 16, 128), (1, 2)))
+    assert len(made) == NUM_VARIANTS
+    return made
+
+
+@pytest.mark.parametrize("index", range(NUM_VARIANTS))
 def test_answers_do_not_depend_on_how_requests_are_run(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
 ) -> None:
     isa, expected = alone
-    variant = list(variants(base_config(model, isa), (1, 7, 64), (1, 16, 128), (1, 2)))[index]
+    variant = matrix(model, isa)[index]
     difference = first_difference(expected, run(variant, requests))
     assert difference is None, f"{isa}, {variant.name}: {difference}"
 
@@ -62,6 +82,87 @@ def test_a_pool_too_small_for_all_changes_no_answer(
     )  # fmt: skip
     difference = first_difference(expected, run(Variant("tiny pool", config, shuffle=9, poison=True), requests))
     assert difference is None, f"{isa}: {difference}"
+
+
+@pytest.fixture(scope="module")
+def pressed_requests() -> list[Request]:
+    return make_pressed_requests(10, vocab_size=256, max_tokens=24, seed=12)
+
+
+@pytest.fixture(scope="module")
+def pressed_alone(
+    alone: tuple[str, list[Answer]], model: Path, pressed_requests: list[Request]
+) -> tuple[str, list[Answer]]:
+    isa, _ = alone
+    return isa, run(Variant("alone", base_config(model, isa), alone=True), pressed_requests)
+
+
+def check_cost(outcome: Outcome, mode: str) -> None:
+    """That it was this means and no other; run_counted() has checked the sums."""
+    cost = outcome.cost
+    assert cost.num_preemptions == sum(outcome.num_preemptions)
+    if mode == "swap":
+        assert cost.bytes_swapped_out == cost.bytes_swapped_in > 0
+        assert cost.tokens_recomputed == 0
+    else:
+        assert cost.bytes_swapped_out == cost.bytes_swapped_in == 0
+        assert cost.tokens_recomputed > 0
+
+
+@pytest.mark.parametrize("index", range(NUM_VARIANTS))
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_preemption_however_requests_are_run(
+    mode: str, index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
+) -> None:
+    isa, expected = alone
+    variant = by_force(matrix(model, isa)[index], mode, seed=index)
+    outcome = run_counted(variant, requests)
+    difference = first_difference(expected, outcome.answers)
+    assert difference is None, f"{isa}, {variant.name}: {difference}"
+    assert min(outcome.num_preemptions) >= 1
+    check_cost(outcome, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_preemption_in_small_blocks_and_odd_chunks(
+    mode: str, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
+) -> None:
+    isa, expected = alone
+    *_, finest = variants(base_config(model, isa), (7,), (1,), ())
+    outcome = run_counted(by_force(finest, mode, seed=20), requests)
+    difference = first_difference(expected, outcome.answers)
+    assert difference is None, f"{isa}, {mode}: {difference}"
+    assert min(outcome.num_preemptions) >= 1
+    check_cost(outcome, mode)
+
+
+@pytest.mark.parametrize("index", range(2))
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_a_pool_for_one_where_all_others_are_preempted(
+    mode: str, index: int, pressed_alone: tuple[str, list[Answer]], model: Path, pressed_requests: list[Request]
+) -> None:
+    isa, expected = pressed_alone
+    variant = list(pressed_variants(base_config(model, isa), mode, pressed_requests, block_size=4))[index]
+    outcome = run_counted(variant, pressed_requests)
+    difference = first_difference(expected, outcome.answers)
+    assert difference is None, f"{isa}, {variant.name}: {difference}"
+    assert outcome.num_preemptions[0] == 0
+    assert min(outcome.num_preemptions[1:]) >= 1
+    check_cost(outcome, mode)
+
+
+def test_what_finds_no_room_on_the_host_is_recomputed(
+    pressed_alone: tuple[str, list[Answer]], model: Path, pressed_requests: list[Request]
+) -> None:
+    isa, expected = pressed_alone
+    variant = next(pressed_variants(base_config(model, isa), "swap", pressed_requests, block_size=4))
+    kv_bytes_per_token = 2 * 2 * 2 * 16 * 2  # K and V, layers, heads, head size, bfloat16
+    config = replace(variant.config, swap_space=3 * 4 * kv_bytes_per_token / 2**30)
+    outcome = run_counted(replace(variant, config=config), pressed_requests)
+    difference = first_difference(expected, outcome.answers)
+    assert difference is None, f"{isa}: {difference}"
+    assert outcome.cost.bytes_swapped_out == outcome.cost.bytes_swapped_in > 0
+    assert outcome.cost.tokens_recomputed > 0
 
 
 def test_seeded_requests_differ_by_seed_and_repeat_by_seed(model: Path) -> None:

@@ -1,24 +1,15 @@
 #include "fastpaged/kv_cache/block_pool.h"
 
-#include <string>
+#include <utility>
 
 #include "fastpaged/base/check.h"
 
 namespace fastpaged {
 
-namespace {
-
-void require_known(BlockId block, std::int32_t num_blocks) {
-  require(block >= 0 && block < num_blocks, [&] {
-    return "block " + std::to_string(block) + " is unknown: this pool has blocks 0.." + std::to_string(num_blocks - 1);
-  });
-}
-
-}  // namespace
-
-BlockPool::BlockPool(std::int32_t num_blocks) {
-  require(num_blocks > 0, [&] { return "num_blocks must be > 0, got " + std::to_string(num_blocks); });
+BlockPool::BlockPool(std::string name, std::int32_t num_blocks) : name_(std::move(name)) {
+  require(num_blocks >= 0, [&] { return "num_blocks must be >= 0, got " + std::to_string(num_blocks); });
   ref_counts_.assign(num_blocks, 0);
+  last_owner_.assign(num_blocks, std::nullopt);
   free_list_.reserve(num_blocks);
   for (BlockId block = num_blocks - 1; block >= 0; --block) {
     free_list_.push_back(block);
@@ -26,27 +17,30 @@ BlockPool::BlockPool(std::int32_t num_blocks) {
 }
 
 std::int32_t BlockPool::ref_count(BlockId block) const {
-  require_known(block, num_blocks());
+  require_known(block);
   return ref_counts_[block];
 }
 
-std::optional<BlockId> BlockPool::allocate() {
+std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   if (free_list_.empty()) {
     return std::nullopt;
   }
   const BlockId block = free_list_.back();
   free_list_.pop_back();
   ref_counts_[block] = 1;
+  last_owner_[block] = owner;
   return block;
 }
 
-void BlockPool::retain(BlockId block) {
-  require_held(block, "retain");
+void BlockPool::retain(BlockId block, SequenceId owner) {
+  require_held(block, "share", owner);
   ++ref_counts_[block];
+  last_owner_[block] = owner;
 }
 
-void BlockPool::release(BlockId block) {
-  require_held(block, "release");
+void BlockPool::release(BlockId block, SequenceId owner) {
+  require_held(block, "release", owner);
+  last_owner_[block] = owner;
   if (--ref_counts_[block] == 0) {
     free_list_.push_back(block);
   }
@@ -69,10 +63,20 @@ void BlockPool::check_invariants() const {
   }
 }
 
-void BlockPool::require_held(BlockId block, const char* operation) const {
-  require_known(block, num_blocks());
+void BlockPool::require_known(BlockId block) const {
+  require(block >= 0 && block < num_blocks(), [&] {
+    return "block " + std::to_string(block) + " is unknown: the " + name_ + " pool has " +
+           std::to_string(num_blocks()) + " blocks";
+  });
+}
+
+void BlockPool::require_held(BlockId block, const char* operation, SequenceId owner) const {
+  require_known(block);
   require(ref_counts_[block] > 0, [&] {
-    return std::string("cannot ") + operation + " block " + std::to_string(block) + ": it is free (reference count 0)";
+    const std::optional<SequenceId>& last = last_owner_[block];
+    return "sequence " + std::to_string(owner) + " cannot " + operation + " block " + std::to_string(block) +
+           " of the " + name_ + " pool: it is free, " +
+           (last ? "last given back by sequence " + std::to_string(*last) : std::string("never allocated"));
   });
 }
 

@@ -1,26 +1,61 @@
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 
+#include <algorithm>
 #include <limits>
+#include <optional>
+#include <source_location>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "fastpaged/base/check.h"
 
 namespace fastpaged {
 
-KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size)
-    : block_size_(block_size), pool_(num_blocks) {
+namespace {
+
+BlockId take(BlockPool& pool, SequenceId owner) {
+  const std::optional<BlockId> block = pool.allocate(owner);
+  if (!block) {
+    throw_invariant("KVCacheManager: the pool has fewer free blocks than it says", std::source_location::current());
+  }
+  return *block;
+}
+
+// Before the pools are made: a wrong size must not cost gigabytes first.
+std::int32_t valid_block_size(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks) {
+  require(num_blocks > 0, [&] { return "num_blocks must be > 0, got " + std::to_string(num_blocks); });
+  require(num_host_blocks >= 0, [&] { return "num_host_blocks must be >= 0, got " + std::to_string(num_host_blocks); });
+  constexpr std::int32_t kMaxBlockSize = KVCacheManager::kMaxBlockSize;
   require(block_size >= 1 && block_size <= kMaxBlockSize, [&] {
     return "block_size must be in [1, " + std::to_string(kMaxBlockSize) + "], got " + std::to_string(block_size);
   });
   constexpr std::int64_t kMaxSlots = std::numeric_limits<std::int32_t>::max();
-  require(capacity() <= kMaxSlots, [&] {
+  require(std::int64_t{num_blocks} * block_size <= kMaxSlots, [&] {
     return "num_blocks x block_size must be <= " + std::to_string(kMaxSlots) + ", got " + std::to_string(num_blocks) +
            " x " + std::to_string(block_size);
   });
+  return block_size;
 }
 
+void check_tier(const BlockTable& table, const BlockPool& tier) {
+  if (&table.pool() != &tier) {
+    throw_invariant("sequence " + std::to_string(table.owner()) + " holds blocks of the " + table.pool().name() +
+                        " pool where it must hold the " + tier.name() + " pool's",
+                    std::source_location::current());
+  }
+}
+
+}  // namespace
+
+KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks)
+    : block_size_(valid_block_size(num_blocks, block_size, num_host_blocks)),
+      device_("device", num_blocks),
+      host_("host", num_host_blocks) {}
+
 std::int64_t KVCacheManager::capacity() const {
-  return std::int64_t{pool_.num_blocks()} * block_size_;
+  return std::int64_t{device_.num_blocks()} * block_size_;
 }
 
 std::int32_t KVCacheManager::blocks_for(std::int64_t num_tokens) const {
@@ -29,12 +64,111 @@ std::int32_t KVCacheManager::blocks_for(std::int64_t num_tokens) const {
   return static_cast<std::int32_t>((num_tokens + block_size_ - 1) / block_size_);
 }
 
-bool KVCacheManager::reserve(BlockTable& table, std::int64_t num_tokens) {
-  return table.grow_to(blocks_for(num_tokens));
+KVCacheManager::Range KVCacheManager::written_blocks(std::int64_t first_token, std::int64_t num_tokens) const {
+  if (num_tokens == 0) {
+    return {0, 0};  // nothing to write, in the middle of a block too
+  }
+  return {static_cast<std::int32_t>(first_token / block_size_), blocks_for(first_token + num_tokens)};
+}
+
+std::int32_t KVCacheManager::missing_blocks(const BlockTable& table, std::int64_t first_token,
+                                            std::int64_t num_tokens) const {
+  const Range written = written_blocks(first_token, num_tokens);
+  std::int32_t missing = std::max(0, written.end - table.size());
+  for (std::int32_t i = written.begin; i < std::min(written.end, table.size()); ++i) {
+    missing += table.is_shared(i) ? 1 : 0;
+  }
+  return missing;
+}
+
+bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::int64_t num_tokens) {
+  check_tier(table, device_);
+  const Range written = written_blocks(first_token, num_tokens);
+  if (missing_blocks(table, first_token, num_tokens) > device_.num_free()) {
+    return false;
+  }
+  const std::int32_t old_size = table.size();
+  invariant(table.grow_to(written.end), "KVCacheManager: less room than was counted");
+  for (std::int32_t i = written.begin; i < std::min(written.end, old_size); ++i) {
+    if (table.is_shared(i)) {
+      const BlockId copy = take(device_, table.owner());
+      copies_.add(CopyKind::kCopyOnWrite, table.blocks()[i], copy);
+      table.replace(i, copy);
+    }
+  }
+  return true;
+}
+
+void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_token, std::int64_t num_tokens) const {
+  check_tier(table, device_);
+  const Range written = written_blocks(first_token, num_tokens);
+  if (written.end > table.size()) {
+    throw_invariant("sequence " + std::to_string(table.owner()) + " would write into block " +
+                        std::to_string(written.end - 1) + " of its table, which has " + std::to_string(table.size()),
+                    std::source_location::current());
+  }
+  for (std::int32_t i = written.begin; i < written.end; ++i) {
+    if (table.is_shared(i)) {
+      throw_invariant("sequence " + std::to_string(table.owner()) + " would write into block " +
+                          std::to_string(table.blocks()[i]) + ", which " +
+                          std::to_string(device_.ref_count(table.blocks()[i])) + " tables share",
+                      std::source_location::current());
+    }
+  }
+}
+
+bool KVCacheManager::swap_out(std::span<BlockTable* const> tables) {
+  return move(tables, CopyKind::kSwapOut, device_, host_);
+}
+
+bool KVCacheManager::swap_in(std::span<BlockTable* const> tables) {
+  return move(tables, CopyKind::kSwapIn, host_, device_);
+}
+
+bool KVCacheManager::move(std::span<BlockTable* const> tables, CopyKind kind, const BlockPool& from, BlockPool& to) {
+  for (const BlockTable* table : tables) {
+    check_tier(*table, from);
+  }
+  if (num_distinct_blocks({tables.begin(), tables.end()}) > to.num_free()) {
+    return false;
+  }
+  std::unordered_map<BlockId, BlockId> moved;
+  std::vector<std::vector<BlockId>> new_blocks;
+  for (const BlockTable* table : tables) {
+    std::vector<BlockId>& blocks = new_blocks.emplace_back();
+    blocks.reserve(table->blocks().size());
+    for (const BlockId block : table->blocks()) {
+      const auto [entry, first_time] = moved.try_emplace(block, 0);
+      if (first_time) {
+        entry->second = take(to, table->owner());
+        copies_.add(kind, block, entry->second);
+      } else {
+        to.retain(entry->second, table->owner());
+      }
+      blocks.push_back(entry->second);
+    }
+  }
+  // Given back in reverse, as they were taken: the next tables find them in order.
+  for (std::size_t i = tables.size(); i-- > 0;) {
+    tables[i]->move_to(to, std::move(new_blocks[i]));
+  }
+  return true;
+}
+
+std::int32_t KVCacheManager::num_distinct_blocks(std::span<const BlockTable* const> tables) {
+  if (tables.size() == 1) {
+    return tables.front()->size();
+  }
+  std::unordered_set<BlockId> distinct;
+  for (const BlockTable* table : tables) {
+    distinct.insert(table->blocks().begin(), table->blocks().end());
+  }
+  return static_cast<std::int32_t>(distinct.size());
 }
 
 void KVCacheManager::check_invariants() const {
-  pool_.check_invariants();
+  device_.check_invariants();
+  host_.check_invariants();
 }
 
 }  // namespace fastpaged

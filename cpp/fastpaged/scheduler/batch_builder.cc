@@ -1,6 +1,7 @@
 #include "fastpaged/scheduler/batch_builder.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "fastpaged/base/check.h"
@@ -30,6 +31,7 @@ BatchBuilder::BatchBuilder(const Scheduler& scheduler)
       query_start_(max_batch_rows(scheduler.config()) + 1),
       context_lens_(max_batch_rows(scheduler.config())),
       block_tables_(max_batch_rows(scheduler.config()) * max_table_size(scheduler)),
+      table_rows_(max_batch_rows(scheduler.config())),
       sample_rows_(max_batch_rows(scheduler.config())),
       sample_requests_(max_batch_rows(scheduler.config())) {}
 
@@ -39,11 +41,13 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   std::int32_t widest = 0;
   for (const PlannedSequence& planned : sequences) {
     require(planned.sequence != nullptr, [&] {
-      return "plan holds group_id " + std::to_string(planned.what.group_id) + ", which was aborted since";
+      return "plan holds sequence " + std::to_string(planned.what.sequence_id) + " of group_id " +
+             std::to_string(planned.what.group_id) + ", which was aborted since";
     });
     widest = std::max(widest, planned.sequence->table().size());
   }
-  batch_.max_blocks_per_sequence = widest;
+  fit_width(widest);
+  batch_.max_blocks_per_sequence = width_;
 
   std::int32_t token_row = 0;
   std::int32_t sequence_row = 0;
@@ -51,7 +55,7 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   for (const PlannedSequence& planned : sequences) {
     query_start_[sequence_row] = token_row;
     context_lens_[sequence_row] = planned.what.first_token + planned.what.num_tokens;
-    write_block_table(planned.sequence->table().blocks(), sequence_row);
+    write_block_table(planned.sequence->table(), sequence_row);
     write_tokens(planned, token_row);
     token_row += planned.what.num_tokens;
     ++sequence_row;
@@ -71,7 +75,7 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   batch_.slot_mapping = first(slot_mapping_, token_row);
   batch_.query_start = first(query_start_, sequence_row + 1);
   batch_.context_lens = first(context_lens_, sequence_row);
-  batch_.block_tables = first(block_tables_, std::int64_t{sequence_row} * widest);
+  batch_.block_tables = first(block_tables_, std::int64_t{sequence_row} * width_);
   batch_.sample_rows = first(sample_rows_, num_samples_);
   return batch_;
 }
@@ -84,6 +88,7 @@ void BatchBuilder::write_tokens(const PlannedSequence& planned, std::int32_t fir
   const std::int32_t block_size = scheduler_->kv_cache().block_size();
   const std::span<const TokenId> token_ids = planned.sequence->token_ids();
   const std::span<const BlockId> blocks = planned.sequence->table().blocks();
+  scheduler_->kv_cache().check_writable(planned.sequence->table(), planned.what.first_token, planned.what.num_tokens);
   std::int32_t position = planned.what.first_token;
   const std::int32_t end = position + planned.what.num_tokens;
   std::copy(token_ids.begin() + position, token_ids.begin() + end, token_ids_.begin() + first_row);
@@ -100,10 +105,25 @@ void BatchBuilder::write_tokens(const PlannedSequence& planned, std::int32_t fir
   }
 }
 
-void BatchBuilder::write_block_table(std::span<const BlockId> blocks, std::int32_t row) {
-  const std::int64_t width = batch_.max_blocks_per_sequence;
-  const auto begin = block_tables_.begin() + row * width;
-  std::fill(std::copy(blocks.begin(), blocks.end(), begin), begin + width, 0);
+// Powers of two, so that growing tables seldom move the rows.
+void BatchBuilder::fit_width(std::int32_t widest) {
+  if (widest <= width_ && (widest == 0 || std::int64_t{widest} * 4 > width_)) {
+    return;
+  }
+  const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint32_t>(widest)));
+  width_ = static_cast<std::int32_t>(std::min(power, max_table_size(*scheduler_)));
+  std::fill(table_rows_.begin(), table_rows_.end(),
+            TableRow{.owner = std::nullopt, .version = 0, .size = width_});  // anything may lie there now
+}
+
+void BatchBuilder::write_block_table(const BlockTable& table, std::int32_t row) {
+  TableRow& last = table_rows_[row];
+  const bool grown_only = last.owner == table.owner() && last.version == table.version();
+  const std::int32_t first_new = grown_only ? last.size : 0;
+  const auto begin = block_tables_.begin() + std::int64_t{row} * width_;
+  std::copy(table.blocks().begin() + first_new, table.blocks().end(), begin + first_new);
+  std::fill(begin + table.size(), begin + std::max(table.size(), last.size), 0);
+  last = {table.owner(), table.version(), table.size()};
 }
 
 }  // namespace fastpaged

@@ -1,6 +1,7 @@
 #include "fastpaged/scheduler/scheduler.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,7 +22,12 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(1, "max_num_seqs", config.max_num_seqs);
   require_at_least(1, "max_num_batched_tokens", config.max_num_batched_tokens);
   require_at_least(2, "max_model_len", config.max_model_len);
-  require_at_least(0, "long_prefill_token_threshold", config.long_prefill_token_threshold);
+  require_at_least(0, "num_host_blocks", config.num_host_blocks);
+  validate(config.policy);
+  require(config.policy.chunked_prefill || config.max_num_batched_tokens >= config.max_model_len, [&] {
+    return "max_num_batched_tokens must be >= max_model_len = " + std::to_string(config.max_model_len) +
+           " without chunked_prefill, got " + std::to_string(config.max_num_batched_tokens);
+  });
   return config;
 }
 
@@ -48,7 +54,9 @@ void require_fits(const std::vector<TokenId>& prompt, const SchedulerConfig& con
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config)
-    : config_(validated(config)), kv_cache_(config.num_blocks, config.block_size) {}
+    : config_(validated(config)),
+      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks),
+      num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
 
 void Scheduler::add(NewRequest request) {
   require_fits(request.prompt_token_ids, config_, kv_cache_);
@@ -66,7 +74,9 @@ void Scheduler::add(NewRequest request) {
   group.arrival = next_arrival_++;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
-  group.sequences.emplace_back(next_sequence_id_++, std::move(request.prompt_token_ids), kv_cache_.make_table());
+  const SequenceId sequence_id = next_sequence_id_++;
+  group.sequences.push_back(
+      std::make_unique<Sequence>(sequence_id, std::move(request.prompt_token_ids), kv_cache_.make_table(sequence_id)));
   waiting_.insert(group);
 }
 
@@ -79,120 +89,84 @@ bool Scheduler::abort(GroupId id) {
   return true;
 }
 
-SchedulerOutput Scheduler::schedule() {
-  plan_.start(config_.max_num_batched_tokens);
-  preempted_.clear();
-  plan_running(/*decodes=*/true);
-  plan_running(/*decodes=*/false);
-  admit_waiting();
-  SchedulerOutput output = plan_.output();
-  output.preempted = preempted_;
-  output.ended = ended_;
-  return output;
-}
-
-void Scheduler::plan_running(bool decodes) {
-  // Groups leave from the back, or with the one at i itself: an index stays good.
-  for (std::size_t i = 0; i < running_.size() && plan_.budget() > 0; ++i) {
-    SequenceGroup& group = running_[i];
-    for (Sequence& sequence : group.sequences) {
-      const std::int32_t num_tokens = sequence.decodes() == decodes ? chunk_of(sequence) : 0;
-      if (num_tokens == 0) {
-        continue;
-      }
-      if (!make_room(group, sequence, num_tokens)) {
-        break;
-      }
-      plan_.add(group, sequence, num_tokens);
-    }
+bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
+  const auto found = groups_.find(id);
+  Sequence* sequence = found == groups_.end() ? nullptr : found->second.find(sequence_id);
+  if (sequence == nullptr) {
+    return false;
   }
-}
-
-void Scheduler::admit_waiting() {
-  if (waiting_.empty() || plan_.budget() == 0) {
-    return;
-  }
-  std::int64_t free_seats = config_.max_num_seqs;
-  std::int64_t spare_blocks = kv_cache_.num_free_blocks();
-  const auto let_in = [&](const SequenceGroup& group) {
-    free_seats -= static_cast<std::int64_t>(group.sequences.size());
-    spare_blocks -= missing_blocks(group);
-  };
-  for (std::size_t i = 0; i < running_.size(); ++i) {
-    let_in(running_[i]);
-  }
-  while (!waiting_.empty() && plan_.budget() > 0) {
-    SequenceGroup& group = waiting_.oldest();
-    let_in(group);
-    if (free_seats < 0 || spare_blocks < 0) {
-      return;
-    }
-    waiting_.erase(group);
-    running_.insert(group);
-    group.state = GroupState::kRunning;
-    for (Sequence& sequence : group.sequences) {
-      const std::int32_t num_tokens = chunk_of(sequence);
-      if (num_tokens > 0) {
-        invariant(kv_cache_.reserve(sequence.table(), num_tokens), "Scheduler: no room for a group that fits");
-        plan_.add(group, sequence, num_tokens);
-      }
-    }
-  }
-}
-
-std::int32_t Scheduler::chunk_of(const Sequence& sequence) const {
-  const std::int32_t wanted = std::min(sequence.num_uncomputed_tokens(), plan_.budget());
-  const std::int32_t threshold = config_.long_prefill_token_threshold;
-  return threshold > 0 ? std::min(wanted, threshold) : wanted;
-}
-
-bool Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
-  while (!kv_cache_.reserve(sequence.table(), std::int64_t{sequence.num_computed_tokens()} + num_tokens)) {
-    SequenceGroup& youngest = running_.youngest();
-    if (running_.size() == 1) {
-      // Alone, with every block its own: this sequence has reached the end of the pool.
-      SequenceEvent end{.group_id = group.id, .sequence_id = sequence.id()};
-      end.finished = true;
-      end.finish_reason = FinishReason::kLength;
-      ended_.push_back(end);
-      plan_.take_out(group);
-      remove(group);
-      return false;
-    }
-    const bool itself = &youngest == &group;
-    preempt(youngest);
-    if (itself) {
-      return false;
-    }
-  }
+  remove_sequence(found->second, *sequence);
   return true;
 }
 
-std::int64_t Scheduler::missing_blocks(const SequenceGroup& group) const {
-  std::int64_t missing = 0;
-  for (const Sequence& sequence : group.sequences) {
-    missing += std::max(0, kv_cache_.blocks_for(sequence.num_tokens()) - sequence.table().size());
+void Scheduler::reset() {
+  while (!groups_.empty()) {
+    remove(groups_.begin()->second);
   }
-  return missing;
+  ended_.clear();
+  forced_.clear();
+  static_cast<void>(kv_cache_.take_copies());
+  plan_.spend();
 }
 
-void Scheduler::preempt(SequenceGroup& group) {
-  plan_.take_out(group);
-  for (Sequence& sequence : group.sequences) {
-    sequence.forget_computed();
-  }
-  running_.erase(group);
-  waiting_.insert(group);
-  group.state = GroupState::kWaiting;
-  ++group.num_preemptions;
-  preempted_.push_back(group.id);
+SequenceId Scheduler::fork(GroupId id, SequenceId sequence_id) {
+  require(plan_.spent(), [] { return std::string("fork() must come after update() and before the next schedule()"); });
+  const auto found = groups_.find(id);
+  Sequence* parent = found == groups_.end() ? nullptr : found->second.find(sequence_id);
+  const auto name = [&] { return "sequence " + std::to_string(sequence_id) + " of group_id " + std::to_string(id); };
+  require(parent != nullptr, [&] { return name() + " is not here (any more)"; });
+  SequenceGroup& group = found->second;
+  require(group.state == GroupState::kRunning && group.decodes(), [&] {
+    return name() + " cannot be forked: its request must be running, with one token left to compute in each branch";
+  });
+  require(num_running_sequences_ < config_.max_num_seqs && group.num_sequences() < config_.max_num_batched_tokens, [&] {
+    return name() + " cannot be forked: " + std::to_string(num_running_sequences_) + " sequences run, " +
+           std::to_string(group.num_sequences()) + " of them of this request; max_num_seqs is " +
+           std::to_string(config_.max_num_seqs) + " and max_num_batched_tokens " +
+           std::to_string(config_.max_num_batched_tokens);
+  });
+  const SequenceId child = next_sequence_id_++;
+  group.sequences.push_back(
+      std::make_unique<Sequence>(parent->fork(child, kv_cache_.blocks_for(parent->num_computed_tokens()))));
+  ++num_running_sequences_;
+  return child;
+}
+
+RequestQueue& Scheduler::queue_of(GroupState state) {
+  return state == GroupState::kRunning ? running_ : state == GroupState::kSwapped ? swapped_ : waiting_;
+}
+
+const RequestQueue& Scheduler::queue_of(GroupState state) const {
+  return state == GroupState::kRunning ? running_ : state == GroupState::kSwapped ? swapped_ : waiting_;
+}
+
+void Scheduler::change_state(SequenceGroup& group, GroupState state) {
+  queue_of(group.state).erase(group);
+  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  group.state = state;
+  num_running_sequences_ += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  queue_of(group.state).insert(group);
 }
 
 void Scheduler::remove(SequenceGroup& group) {
-  plan_.forget(group);
-  (group.state == GroupState::kRunning ? running_ : waiting_).erase(group);
+  for (const auto& sequence : group.sequences) {
+    plan_.forget(*sequence);
+  }
+  queue_of(group.state).erase(group);
+  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_sequences() : 0;
   const GroupId id = group.id;
   groups_.erase(id);
+}
+
+bool Scheduler::remove_sequence(SequenceGroup& group, Sequence& sequence) {
+  if (group.num_sequences() == 1) {
+    remove(group);
+    return true;
+  }
+  plan_.forget(sequence);
+  num_running_sequences_ -= group.state == GroupState::kRunning ? 1 : 0;
+  group.erase(sequence, kv_cache_);
+  return false;
 }
 
 std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
@@ -209,12 +183,13 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::s
     if (planned.group == nullptr) {
       continue;
     }
-    planned.sequence->advance(planned.what.num_tokens);
+    stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
+    if (planned.group->num_sequences() > 1) {
+      planned.group->take_over_from(*planned.sequence, kv_cache_);
+    }
     if (planned.what.samples) {
-      events.push_back(take_token(planned, tokens[row], row));
-      if (events.back().finished) {
-        remove(*planned.group);
-      }
+      SequenceEvent& event = events.emplace_back(take_token(planned, tokens[row], row));
+      event.group_finished = event.finished && remove_sequence(*planned.group, *planned.sequence);
     }
   }
   plan_.spend();

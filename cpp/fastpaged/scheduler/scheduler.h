@@ -4,18 +4,28 @@
 //   plan   = schedule()            which tokens are computed now; grows block tables, preempts when it must
 //   events = update(plan, tokens)  what came of it; frees what has ended
 //
-// FCFS by arrival. Running sequences that decode come first, then running prefills, then waiting groups, admitted in
-// order (the first that does not fit stops admission). A group is let in when all its known tokens fit beside those of
-// the running groups; blocks are taken only for the tokens of this step. When a running group cannot grow, the youngest
-// running group is preempted whole and waits, in arrival order, to be recomputed.
+// FCFS by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or
+// waiting, in order (the first that may not enter stops the line). A group is let in when all its known tokens fit
+// beside those of the running groups; blocks are taken only for the tokens of this step. When a running group cannot
+// grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed.
+// What else policies do is in SchedulerPolicy.
+//
+// A group's branches decode in the same step or not at all. A sequence that the whole pool could not hold beside its
+// siblings has reached its end: it finishes with kLength, and nobody is preempted for it.
 //
 // Invariants (check_invariants), beside those of the parts:
-//   1. a group is either running or waiting; every running group is older than every waiting one;
-//   2. waiting groups hold no blocks; every block's reference count is the number of tables that hold it;
+//   1. a group is in one queue, that of its state, and in no plan unless it runs;
+//   2. running groups hold device blocks, swapped ones host blocks, waiting ones none; every block's reference count
+//      is the number of tables that hold it;
 //   3. between steps each sequence has an uncomputed token and is below its limits.
-// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one request. The
-// oldest group is never preempted, and every step computes a token of it or an output token of another: n requests are
-// done after at most sum(prompt + 2 * max_tokens + 1) steps.
+// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence. If no
+// preemption is forced and every plan is updated, all are done after a bounded number of steps; sums are over all
+// branches there ever were, output being the max_tokens of each:
+//   one line (the default): running groups are older than all others, so the oldest group is never preempted, and each
+//     step computes a token of it, or a branch's output token, or ends a branch: at most sum(prompt + 2 * output + 1);
+//   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
+//     times per request: at most sum(output + 1) + 4 * requests * max(prompt + output, summed over a request's
+//     branches). Without chunked_prefill that maximum is replaced by the number of branches, 0 for one.
 // Not thread-safe.
 #pragma once
 
@@ -27,6 +37,8 @@
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
+#include "fastpaged/scheduler/scheduler_policy.h"
+#include "fastpaged/scheduler/scheduler_stats.h"
 #include "fastpaged/scheduler/sequence_group.h"
 #include "fastpaged/scheduler/step_plan.h"
 
@@ -35,10 +47,11 @@ namespace fastpaged {
 struct SchedulerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_size = 16;
+  std::int32_t num_host_blocks = 0;  // for swapped groups
   std::int32_t max_num_seqs = 256;
-  std::int32_t max_num_batched_tokens = 2048;
-  std::int32_t max_model_len = 0;                 // >= 2: a prompt token and an answer; may exceed the pool
-  std::int32_t long_prefill_token_threshold = 0;  // most tokens of one sequence in one step; 0 is no limit
+  std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
+  std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
+  SchedulerPolicy policy = {};
 };
 
 struct NewRequest {
@@ -56,10 +69,22 @@ class Scheduler {
   void add(NewRequest request);
   // Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here.
   bool abort(GroupId id);
+  // Ends one branch the same way, and with the last one its request.
+  bool finish(GroupId id, SequenceId sequence_id);
+  // A new branch with the tokens of this one, sharing its blocks. Throws std::invalid_argument unless the sequence is
+  // here, running, and has just its last token to compute; a plan is out; or one more branch is beyond max_num_seqs or
+  // max_num_batched_tokens.
+  SequenceId fork(GroupId id, SequenceId sequence_id);
+  // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
+  // same step. For tests and for operators; false if it is not here.
+  bool preempt(GroupId id, PreemptionMode mode);
+  // Ends every request at once, with no event.
+  void reset();
 
-  // A plan that was never updated is forgotten: its tokens are planned anew.
+  // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
+  // recomputed, for nobody knows whether the copies were run.
   [[nodiscard]] SchedulerOutput schedule();
-  // tokens: one per sampling sequence, in plan order. Events of plan.ended come first. A request aborted since
+  // tokens: one per sampling sequence, in plan order. Events of plan.ended come first. A sequence that has gone since
   // schedule() is passed over. A stop token is appended and reported like any other.
   // Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan is not the
   // last.
@@ -68,23 +93,47 @@ class Scheduler {
   [[nodiscard]] bool has_unfinished() const { return !groups_.empty() || !ended_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const { return static_cast<std::int32_t>(waiting_.size()); }
   [[nodiscard]] std::int32_t num_running() const { return static_cast<std::int32_t>(running_.size()); }
+  [[nodiscard]] std::int32_t num_swapped() const { return static_cast<std::int32_t>(swapped_.size()); }
   [[nodiscard]] const SchedulerConfig& config() const { return config_; }
+  [[nodiscard]] const SchedulerStats& stats() const { return stats_; }
   [[nodiscard]] const KVCacheManager& kv_cache() const { return kv_cache_; }
   [[nodiscard]] const SequenceGroup& group(GroupId id) const;  // throws std::invalid_argument
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
   void check_invariants() const;
 
  private:
-  void plan_running(bool decodes);
-  void admit_waiting();
-  // Tokens of this sequence that the step may compute.
-  [[nodiscard]] std::int32_t chunk_of(const Sequence& sequence) const;
-  // Grows the sequence's table for num_tokens more. False: its group had to go instead (and may be destroyed).
-  bool make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
-  // Blocks that the known tokens of this group still lack.
+  // scheduler_planning.cc
+  void plan_running();
+  bool plan_decode(SequenceGroup& group);   // false: the group does not run any more
+  bool plan_prefill(SequenceGroup& group);  // the same
+  void let_in();
+  [[nodiscard]] SequenceGroup* next_in_line() const;
+  [[nodiscard]] bool may_enter(const SequenceGroup& group) const;
+  void enter(SequenceGroup& group);
+  [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
-  void preempt(SequenceGroup& group);
-  void remove(SequenceGroup& group);  // destroys it
+  enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
+  Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
+  bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
+  Room end_at_ceiling(SequenceGroup& group, Sequence& sequence);
+  [[nodiscard]] static std::int64_t num_held_blocks(const SequenceGroup& group);
+  void count_copies(std::span<const BlockCopy> copies);
+
+  // scheduler_preemption.cc
+  struct ForcedPreemption {
+    GroupId id;
+    PreemptionMode mode;
+  };
+  void preempt_as_told();
+  void preempt_for_room(SequenceGroup& group);
+  void move_out(SequenceGroup& group, PreemptionMode mode);
+  void distrust_copies();
+
+  [[nodiscard]] RequestQueue& queue_of(GroupState state);
+  [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
+  void change_state(SequenceGroup& group, GroupState state);
+  void remove(SequenceGroup& group);                               // destroys it
+  bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
   SequenceEvent take_token(const PlannedSequence& planned, const SampledToken& token, std::int32_t row);
   void check_group(const SequenceGroup& group) const;
@@ -95,9 +144,21 @@ class Scheduler {
   std::unordered_map<GroupId, SequenceGroup> groups_;  // after kv_cache_: their tables give blocks back to it
   RequestQueue waiting_;
   RequestQueue running_;
+  RequestQueue swapped_;
+  std::int64_t num_running_sequences_ = 0;
+  std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
-  std::vector<GroupId> preempted_;    // by the plan in the making
+  // Of the plan in the making, and of the last one:
+  std::vector<GroupId> preempted_;
+  std::vector<GroupId> swapped_out_;
+  std::vector<GroupId> swapped_in_;
+  std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
+  std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
+  bool swapped_for_room_ = false;  // then no swapped group comes back by this plan
+
+  std::vector<ForcedPreemption> forced_;
   std::vector<SequenceEvent> ended_;  // while planning, not reported yet
+  SchedulerStats stats_;
   std::int64_t next_arrival_ = 0;
   SequenceId next_sequence_id_ = 0;
 };

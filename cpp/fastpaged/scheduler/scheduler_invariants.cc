@@ -1,4 +1,7 @@
 // What must hold of a Scheduler between any two calls.
+#include <algorithm>
+#include <source_location>
+#include <string>
 #include <vector>
 
 #include "fastpaged/base/check.h"
@@ -6,52 +9,83 @@
 
 namespace fastpaged {
 
+namespace {
+
+void check_holders(const BlockPool& pool, const std::vector<std::int32_t>& holders) {
+  for (BlockId block = 0; block < pool.num_blocks(); ++block) {
+    if (holders[block] != pool.ref_count(block)) {
+      throw_invariant("Scheduler: block " + std::to_string(block) + " of the " + pool.name() + " pool has " +
+                          std::to_string(pool.ref_count(block)) + " references, and " + std::to_string(holders[block]) +
+                          " tables hold it",
+                      std::source_location::current());
+    }
+  }
+}
+
+bool is_branch_of(const SequenceGroup& group, const Sequence* sequence) {
+  return std::any_of(group.sequences.begin(), group.sequences.end(),
+                     [&](const auto& branch) { return branch.get() == sequence; });
+}
+
+}  // namespace
+
 void Scheduler::check_invariants() const {
   kv_cache_.check_invariants();
   waiting_.check_invariants();
   running_.check_invariants();
-  invariant(waiting_.size() + running_.size() == groups_.size(), "Scheduler: a group is in no queue, or in two");
-  invariant(waiting_.empty() || running_.empty() || running_.youngest().arrival < waiting_.oldest().arrival,
-            "Scheduler: a waiting group is older than a running one");
+  swapped_.check_invariants();
+  invariant(waiting_.size() + running_.size() + swapped_.size() == groups_.size(),
+            "Scheduler: a group is in no queue, or in two");
   for (const auto& [id, group] : groups_) {
     invariant(group.id == id, "Scheduler: a group under another's id");
     check_group(group);
   }
   for (const PlannedSequence& planned : plan_.sequences()) {
     invariant(planned.group == nullptr || running_.contains(*planned.group), "Scheduler: planned, but not running");
+    invariant(planned.group == nullptr || planned.group->find(planned.what.sequence_id) == planned.sequence,
+              "Scheduler: a plan points to a sequence that has gone");
   }
   check_blocks();
 }
 
 void Scheduler::check_group(const SequenceGroup& group) const {
-  const bool running = group.state == GroupState::kRunning;
-  invariant((running ? running_ : waiting_).contains(group), "Scheduler: a group is not in the queue of its state");
-  for (const Sequence& sequence : group.sequences) {
-    sequence.check_invariants(config_.block_size);
-    invariant(sequence.num_uncomputed_tokens() > 0, "Scheduler: nothing left to compute, yet not ended");
-    invariant(sequence.num_tokens() < config_.max_model_len && sequence.num_output_tokens() < group.stop.max_tokens,
+  invariant(queue_of(group.state).contains(group), "Scheduler: a group is not in the queue of its state");
+  invariant(!group.sequences.empty(), "Scheduler: a group without sequences");
+  const BlockPool& tier = group.state == GroupState::kSwapped ? kv_cache_.host_pool() : kv_cache_.device_pool();
+  for (const auto& sequence : group.sequences) {
+    sequence->check_invariants(config_.block_size);
+    invariant(sequence->num_uncomputed_tokens() > 0, "Scheduler: nothing left to compute, yet not ended");
+    invariant(sequence->num_tokens() < config_.max_model_len && sequence->num_output_tokens() < group.stop.max_tokens,
               "Scheduler: over its length, yet not ended");
-    invariant(running || (sequence.table().size() == 0 && sequence.num_computed_tokens() == 0),
-              "Scheduler: a waiting group holds blocks");
+    invariant(
+        group.state != GroupState::kWaiting || (sequence->table().size() == 0 && sequence->num_computed_tokens() == 0),
+        "Scheduler: a waiting group holds blocks");
+    invariant(sequence->rebuild().from != nullptr || &sequence->table().pool() == &tier,
+              "Scheduler: a group holds blocks of the wrong tier");
+    if (const Sequence* parent = sequence->rebuild().from; parent != nullptr) {
+      invariant(is_branch_of(group, parent), "Scheduler: a branch waits for one that has gone");
+      invariant(sequence->rebuild().num_tokens > std::max(parent->num_computed_tokens(), parent->rebuild().num_tokens),
+                "Scheduler: a branch waits for what is there");
+    }
   }
 }
 
 void Scheduler::check_blocks() const {
-  std::vector<std::int32_t> holders(kv_cache_.num_blocks(), 0);
+  std::vector<std::int32_t> on_device(kv_cache_.num_blocks(), 0);
+  std::vector<std::int32_t> on_host(kv_cache_.host_pool().num_blocks(), 0);
   std::int64_t num_running_sequences = 0;
   for (const auto& [id, group] : groups_) {
-    num_running_sequences += group.state == GroupState::kRunning ? std::ssize(group.sequences) : 0;
-    for (const Sequence& sequence : group.sequences) {
-      for (const BlockId block : sequence.table().blocks()) {
-        ++holders.at(block);
+    num_running_sequences += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+    for (const auto& sequence : group.sequences) {
+      for (const BlockId block : sequence->table().blocks()) {
+        ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
       }
     }
   }
+  invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");
   invariant(num_running_sequences <= config_.max_num_seqs, "Scheduler: more running sequences than max_num_seqs");
-  for (BlockId block = 0; block < kv_cache_.num_blocks(); ++block) {
-    invariant(holders[block] == kv_cache_.pool().ref_count(block),
-              "Scheduler: a block's reference count differs from the tables that hold it");
-  }
+  check_holders(kv_cache_.device_pool(), on_device);
+  check_holders(kv_cache_.host_pool(), on_host);
 }
 
 }  // namespace fastpaged

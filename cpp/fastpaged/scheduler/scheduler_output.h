@@ -1,9 +1,10 @@
-// SchedulerOutput: one step's decision as a value: {sequence: num_tokens}.
+// SchedulerOutput: one step's decision as a value: {sequence: num_tokens}, and what must be copied first.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "fastpaged/base/block_copy.h"
 #include "fastpaged/base/types.h"
 #include "fastpaged/request/stopping.h"
 
@@ -26,15 +27,19 @@ struct SequenceEvent {
   std::int32_t sample_row = 0;  // row of the sampler's output; meaningful if has_token
   bool has_token = false;
   TokenId token_id = 0;
-  bool finished = false;
+  bool finished = false;                             // this sequence
+  bool group_finished = false;                       // with it, the last of its request
   FinishReason finish_reason = FinishReason::kStop;  // meaningful if finished
 };
 
 struct SchedulerOutput {
   std::uint64_t step = 0;                    // which schedule() of its scheduler made it, from 1
+  std::vector<BlockCopy> copies;             // to be run in this order before anything is computed
   std::vector<ScheduledSequence> scheduled;  // sampling rows in this order
-  std::vector<GroupId> preempted;
-  // Requests that ended while planning, without a token: a lone sequence that has reached the end of the pool.
+  std::vector<GroupId> preempted;            // in this order; those swapped are in swapped_out too
+  std::vector<GroupId> swapped_out;
+  std::vector<GroupId> swapped_in;
+  // Sequences that ended while planning, without a token: they had reached the end of the pool.
   // They are repeated in each plan until an update() has reported them.
   std::vector<SequenceEvent> ended;
   std::int32_t num_tokens = 0;

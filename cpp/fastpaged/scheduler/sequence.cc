@@ -1,5 +1,6 @@
 #include "fastpaged/scheduler/sequence.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "fastpaged/base/check.h"
@@ -12,14 +13,31 @@ Sequence::Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTa
       token_ids_(std::move(prompt_token_ids)),
       table_(std::move(table)) {}
 
-void Sequence::advance(std::int32_t num_tokens) {
-  invariant(num_tokens >= 0 && num_tokens <= num_uncomputed_tokens(), "Sequence: computed past its last token");
-  num_computed_tokens_ += num_tokens;
+Sequence Sequence::fork(SequenceId id, std::int32_t num_blocks) const {
+  Sequence child(id, token_ids_, table_.fork(id, num_blocks));
+  child.num_prompt_tokens_ = num_prompt_tokens_;
+  child.num_computed_tokens_ = num_computed_tokens_;
+  child.most_computed_tokens_ = num_computed_tokens_;
+  return child;
 }
 
-void Sequence::forget_computed() {
+std::int32_t Sequence::advance(std::int32_t num_tokens) {
+  invariant(num_tokens >= 0 && num_tokens <= num_uncomputed_tokens(), "Sequence: computed past its last token");
+  const std::int32_t again = std::clamp(most_computed_tokens_ - num_computed_tokens_, 0, num_tokens);
+  num_computed_tokens_ += num_tokens;
+  most_computed_tokens_ = std::max(most_computed_tokens_, num_computed_tokens_);
+  return again;
+}
+
+void Sequence::forget_computed(BlockTable empty) {
   num_computed_tokens_ = 0;
-  table_.clear();
+  table_ = std::move(empty);
+}
+
+void Sequence::take_over_from(const Sequence& parent, std::int32_t num_tokens, std::int32_t num_blocks) {
+  table_ = parent.table().fork(id_, num_blocks);
+  num_computed_tokens_ = num_tokens;
+  rebuild_ = {};
 }
 
 void Sequence::check_invariants(std::int32_t block_size) const {
@@ -28,6 +46,8 @@ void Sequence::check_invariants(std::int32_t block_size) const {
             "Sequence: computed past its last token");
   invariant(std::int64_t{table_.size()} * block_size >= num_computed_tokens_,
             "Sequence: the block table has no room for the computed tokens");
+  invariant(rebuild_.from == nullptr || (num_computed_tokens_ == 0 && table_.size() == 0),
+            "Sequence: holds blocks of its own while it waits for another's");
 }
 
 }  // namespace fastpaged

@@ -14,6 +14,8 @@ namespace fastpaged {
 class Sequence {
  public:
   Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTable table);
+  // A branch of this sequence: its tokens, and its first num_computed tokens' blocks, shared.
+  [[nodiscard]] Sequence fork(SequenceId id, std::int32_t num_blocks) const;
 
   [[nodiscard]] SequenceId id() const { return id_; }
   [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }  // prompt, then output
@@ -22,11 +24,24 @@ class Sequence {
   [[nodiscard]] std::int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens_; }
   [[nodiscard]] std::int32_t num_computed_tokens() const { return num_computed_tokens_; }  // K and V are in the cache
   [[nodiscard]] std::int32_t num_uncomputed_tokens() const { return num_tokens() - num_computed_tokens_; }
-  [[nodiscard]] bool decodes() const { return num_uncomputed_tokens() == 1; }
 
   void append(TokenId token) { token_ids_.push_back(token); }
-  void advance(std::int32_t num_tokens);  // these many more are computed
-  void forget_computed();                 // back to 0 and the blocks given back: to be recomputed
+  // These many more are computed. Returns how many of them had been computed before, and forgotten.
+  std::int32_t advance(std::int32_t num_tokens);
+  // Back to 0, and the blocks given back, to be recomputed into `empty`.
+  void forget_computed(BlockTable empty);
+
+  // The place in a fork tree that is being recomputed: this sequence's first num_tokens tokens are another one's, and
+  // it takes over their blocks once that one has computed them. Until then it holds none. Always more tokens than that
+  // one has, or itself waits for.
+  struct Rebuild {
+    Sequence* from = nullptr;  // null: not waiting for anybody
+    std::int32_t num_tokens = 0;
+  };
+  [[nodiscard]] const Rebuild& rebuild() const { return rebuild_; }
+  void rebuild_from(Sequence& parent, std::int32_t num_tokens) { rebuild_ = {&parent, num_tokens}; }
+  // Shares the parent's blocks of num_tokens tokens; they count as computed. num_blocks: how many hold them.
+  void take_over_from(const Sequence& parent, std::int32_t num_tokens, std::int32_t num_blocks);
 
   [[nodiscard]] BlockTable& table() { return table_; }
   [[nodiscard]] const BlockTable& table() const { return table_; }
@@ -36,8 +51,10 @@ class Sequence {
   SequenceId id_;
   std::int32_t num_prompt_tokens_;
   std::int32_t num_computed_tokens_ = 0;
+  std::int32_t most_computed_tokens_ = 0;  // ever
   std::vector<TokenId> token_ids_;
   BlockTable table_;
+  Rebuild rebuild_;
 };
 
 }  // namespace fastpaged

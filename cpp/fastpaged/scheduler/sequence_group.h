@@ -1,17 +1,27 @@
 // SequenceGroup: one request with its branches, scheduled, preempted and ended as one.
+//
+// Branches that share blocks form a fork tree. It is read off the block tables: two branches have as many tokens in
+// common as their tables have leading blocks in common. Recomputing a preempted group rebuilds that tree, each shared
+// node once, so that it never needs more blocks than it held.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "fastpaged/base/types.h"
+#include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/request/stopping.h"
 #include "fastpaged/scheduler/sequence.h"
 
 namespace fastpaged {
 
-enum class GroupState : std::uint8_t { kWaiting, kRunning };
+enum class GroupState : std::uint8_t {
+  kWaiting,  // holds no blocks
+  kRunning,
+  kSwapped,  // its blocks are the host's
+};
 
 struct SequenceGroup {
   GroupId id = 0;
@@ -19,8 +29,27 @@ struct SequenceGroup {
   SamplingParams sampling;
   StopConditions stop;
   GroupState state = GroupState::kWaiting;
-  std::vector<Sequence> sequences;  // one until parallel sampling comes
+  std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::int64_t num_preemptions = 0;
+
+  [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
+  // Every branch has just its last token to compute: the group samples one token for each, in the same step.
+  [[nodiscard]] bool decodes() const;
+  // Tokens of `sequence`, a branch of this group, that may be computed before the others are ready to decode.
+  [[nodiscard]] std::int32_t num_prefill_tokens(const Sequence& sequence) const;
+  [[nodiscard]] Sequence* find(SequenceId sequence_id) const;  // null if it is not here
+  [[nodiscard]] std::vector<BlockTable*> tables() const;
+
+  // Gives all blocks back and remembers the fork tree, to be recomputed.
+  void forget_computed(KVCacheManager& kv_cache);
+  // Branches that waited for what `parent` has computed by now take it over.
+  void take_over_from(const Sequence& parent, const KVCacheManager& kv_cache);
+  // Takes out a branch; the branches that waited for it find another way. REQUIRES: it is here.
+  void erase(const Sequence& sequence, const KVCacheManager& kv_cache);
+
+ private:
+  void remember_fork_tree(std::int32_t block_size);
+  void leave_to_children(const Sequence& sequence, const KVCacheManager& kv_cache);
 };
 
 }  // namespace fastpaged

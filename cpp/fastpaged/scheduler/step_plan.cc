@@ -61,9 +61,9 @@ void StepPlan::require_current(const SchedulerOutput& plan) const {
           [&] { return "plan of step " + std::to_string(plan.step) + " was made by another scheduler or changed"; });
 }
 
-void StepPlan::forget(const SequenceGroup& group) {
+void StepPlan::forget(const Sequence& sequence) {
   for (PlannedSequence& planned : sequences_) {
-    if (planned.group == &group) {
+    if (planned.sequence == &sequence) {
       planned.group = nullptr;
       planned.sequence = nullptr;
     }

@@ -13,7 +13,7 @@ namespace fastpaged {
 
 struct PlannedSequence {
   ScheduledSequence what;
-  SequenceGroup* group = nullptr;  // both null once the request has gone
+  SequenceGroup* group = nullptr;  // both null once the sequence has gone
   Sequence* sequence = nullptr;
 };
 
@@ -27,11 +27,12 @@ class StepPlan {
   [[nodiscard]] SchedulerOutput output() const;
   // Throws std::invalid_argument unless `plan` is this one and not spent yet.
   void require_current(const SchedulerOutput& plan) const;
+  [[nodiscard]] bool spent() const { return spent_; }
 
   [[nodiscard]] std::span<const PlannedSequence> sequences() const { return sequences_; }
   [[nodiscard]] std::int32_t num_samples() const { return num_samples_; }
-  void forget(const SequenceGroup& group);  // keeps its place and its sampling row, not its pointers
-  void spend();                             // update() is done with it
+  void forget(const Sequence& sequence);  // keeps its place and its sampling row, not its pointers
+  void spend();                           // update() is done with it
 
  private:
   std::uint64_t step_ = 0;

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastpaged.cli.logprob_table import HEADER, footer, rows
 from fastpaged.cli.messages import Messages
 from fastpaged.cli.timeline import Timeline
+from fastpaged.config import PREEMPTION_MODES
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 from fastpaged.sampling_params import SamplingParams
@@ -30,7 +31,7 @@ EXIT_REQUEST_FAILED = 1
 
 # Options that are a field of the same name of SamplingParams or of EngineConfig: absent, the field's default holds.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "ignore_eos", "logprobs")
-_ENGINE_FIELDS = ("max_model_len", "block_size", "num_blocks", "num_threads", "isa")
+_ENGINE_FIELDS = ("max_model_len", "block_size", "num_blocks", "swap_space", "preemption_mode", "num_threads", "isa")
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
@@ -43,7 +44,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         allow_abbrev=False,
     )
     parser.set_defaults(run=run)
-    parser.add_argument("--model", required=True, metavar="PATH", help="a .gguf file, or a folder with a model")
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="MODEL",
+        help="a .gguf file, a folder with a model, or its name on the hub (org/name)",
+    )
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
     prompt.add_argument("--chat", metavar="TEXT", help="a user's message, put through the model's chat template")
@@ -80,6 +86,18 @@ def _add_engine(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-model-len", type=int, metavar="N", help="context limit (default: the model's)")
     group.add_argument("--block-size", type=int, metavar="N", help="tokens in a KV block")
     group.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks (default: sized from free memory)")
+    group.add_argument(
+        "--swap-space",
+        type=float,
+        metavar="GIB",
+        help="host memory for the KV blocks of swapped requests, committed when used (default: up to 4)",
+    )
+    group.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        help="what to do with a request when blocks run out: compute it again, or swap it to host memory "
+        "(default: swap if it has several sequences)",
+    )
     group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

@@ -36,14 +36,22 @@ class Admission:
     """Turns (prompt, params) into an EngineRequest, or raises InvalidRequestError. Holds no state of requests."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, vocab_size: int, max_model_len: int, kv_capacity: int, max_logprobs: int
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        num_blocks: int,
+        block_size: int,
+        max_logprobs: int,
     ) -> None:
-        """kv_capacity: tokens the KV pool can hold. max_logprobs: the most alternatives a request may ask for; -1 is
-        the whole vocabulary."""
+        """num_blocks: of the KV pool. max_logprobs: the most alternatives a request may ask for; -1 is the whole
+        vocabulary."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
-        self._kv_capacity = kv_capacity
+        self._num_blocks = num_blocks
+        self._block_size = block_size
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
     def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
@@ -115,15 +123,21 @@ class Admission:
         return checked
 
     def _check_length(self, num_tokens: int) -> None:
+        """Names the longest prompt that would fit, and for the pool also the smallest pool."""
+        kv_capacity = self._num_blocks * self._block_size
+        longest = min(self._max_model_len - 1, kv_capacity)
         if num_tokens >= self._max_model_len:
             raise InvalidRequestError(
                 f"This model's maximum context length is {self._max_model_len} tokens. However, the prompt has "
-                f"{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt."
+                f"{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt to at most "
+                f"{longest} tokens."
             )
-        if num_tokens > self._kv_capacity:
+        if num_tokens > kv_capacity:
             raise InvalidRequestError(
-                f"The KV pool holds {self._kv_capacity} tokens. However, the prompt has {num_tokens} tokens. Please "
-                f"shorten the prompt, or give the engine more num_blocks or kv_cache_memory_bytes."
+                f"The KV pool holds {kv_capacity} tokens, {self._num_blocks} blocks of {self._block_size}. However, "
+                f"the prompt has {num_tokens} tokens. Please shorten the prompt to at most {longest} tokens, or give "
+                f"the engine at least {-(-num_tokens // self._block_size)} num_blocks, or as much "
+                f"kv_cache_memory_bytes."
             )
 
     def _num_logprobs(self, params: SamplingParams) -> int | None:

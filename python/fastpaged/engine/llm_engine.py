@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fastpaged import _core
@@ -12,6 +13,7 @@ from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.errors import EngineClosedError, InvalidRequestError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.tokenizer import load_tokenizer
+from fastpaged.weights.local_model import local_model
 from fastpaged.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -32,9 +34,10 @@ class LLMEngine:
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
-        worker = Worker(config, progress)
+        located = replace(config, model=str(local_model(config.model)))
+        worker = Worker(located, progress)
         try:
-            self._assemble(config, worker, load_tokenizer(config.model))
+            self._assemble(config, worker, load_tokenizer(located.model))
         except BaseException:
             worker.close()
             raise
@@ -56,7 +59,11 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=worker.max_model_len,
-            long_prefill_token_threshold=config.long_prefill_token_threshold,
+            num_host_blocks=worker.num_host_blocks,
+            policy=_core.SchedulerPolicy(
+                preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
+                long_prefill_token_threshold=config.long_prefill_token_threshold,
+            ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
         self._outputs = OutputProcessor(tokenizer, self.scheduler.abort)
@@ -64,7 +71,8 @@ class LLMEngine:
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
             max_model_len=worker.max_model_len,
-            kv_capacity=worker.num_blocks * config.block_size,
+            num_blocks=worker.num_blocks,
+            block_size=config.block_size,
             max_logprobs=config.max_logprobs,
         )
         self._next_group_id = 0
@@ -81,9 +89,10 @@ class LLMEngine:
             return []
         with DeferredSignals():
             plan = self.scheduler.schedule()
+            self._outputs.note_plan(plan)
             result = self._executor.run(plan)
             events = self.scheduler.update(plan, result)
-            return self._outputs.process(plan, result, events)
+            return self._outputs.process(result, events)
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
         """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.

@@ -21,5 +21,8 @@ class OutputProcessor:
     def abort(self, request_id: str) -> RequestOutput | None:
         """The request as it stood, finished with "abort"; None if it is not (or no longer) here."""
 
-    def process(self, plan: SchedulerOutput, result: SamplerOutput, events: list[SequenceEvent]) -> list[RequestOutput]:
+    def note_plan(self, plan: SchedulerOutput) -> None:
+        """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
+
+    def process(self, result: SamplerOutput, events: list[SequenceEvent]) -> list[RequestOutput]:
         """One output per request that moved in this step."""

@@ -110,11 +110,23 @@ cdef class OutputProcessor:
         self._end_request(group_id)
         return state.snapshot("abort")
 
-    def process(self, plan, result, events):
+    def note_plan(self, plan):
+        cdef double now = time.monotonic()
+        cdef _RequestState state
+        for group_id in plan.preempted:
+            state = self._states[group_id]
+            state.num_preemptions += 1
+        if self._never_scheduled:
+            for group_id, _, _ in plan.scheduled:
+                if group_id in self._never_scheduled:
+                    self._never_scheduled.discard(group_id)
+                    state = self._states[group_id]
+                    state.scheduled_ts = now
+
+    def process(self, result, events):
         cdef double now = time.monotonic()
         cdef list outputs = []
         cdef _RequestState state
-        self._note_plan(plan, now)
         # One copy of the arrays a step, and only when somebody asked.
         cdef object logprobs = result.logprobs if self._num_with_logprobs else None
         cdef object ranks = result.ranks if self._num_with_logprobs else None
@@ -123,8 +135,8 @@ cdef class OutputProcessor:
             state = self._states.get(group_id)
             if state is None:
                 continue
-            finish_reason = event.finish_reason
-            name = None if finish_reason is None else finish_reason.name.lower()
+            # A request ends with the last of its sequences.
+            name = event.finish_reason.name.lower() if event.group_finished else None
             if name == "error":
                 logging.getLogger(__name__).error("request %r failed: its logits held a NaN", state.request.request_id)
             try:
@@ -159,18 +171,6 @@ cdef class OutputProcessor:
                 entry[other_id] = Logprob(other, position + 1, token_text(other_id))
         state.logprobs.append(entry)
         state.cumulative_logprob += logprob
-
-    cdef _note_plan(self, plan, double now):
-        cdef _RequestState state
-        for group_id in plan.preempted:
-            state = self._states[group_id]
-            state.num_preemptions += 1
-        if self._never_scheduled:
-            for group_id, _, _ in plan.scheduled:
-                if group_id in self._never_scheduled:
-                    self._never_scheduled.discard(group_id)
-                    state = self._states[group_id]
-                    state.scheduled_ts = now
 
     cdef _forget(self, group_id, _RequestState state):
         del self._states[group_id]

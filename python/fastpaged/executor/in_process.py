@@ -10,14 +10,19 @@ if TYPE_CHECKING:
 
 
 class InProcessExecutor:
-    """Turns a plan into the arrays of a batch and hands them to its worker, which it owns."""
+    """Has its worker, which it owns, move a plan's blocks and compute the batch that the plan becomes."""
 
     def __init__(self, worker: Worker, batch_builder: _core.BatchBuilder) -> None:
         self._worker = worker
         self._batch_builder = batch_builder
 
     def run(self, plan: _core.SchedulerOutput) -> _core.SamplerOutput:
-        """REQUIRES: plan is the scheduler's last one."""
+        """REQUIRES: plan is the scheduler's last one.
+
+        The plan's copies come first: its batch finds its blocks where they go. If this raises, nobody knows how far
+        they got, and the scheduler recomputes the requests they belonged to.
+        """
+        self._worker.copy(plan)
         return self._worker.execute(self._batch_builder.build(plan))
 
     def close(self) -> None:

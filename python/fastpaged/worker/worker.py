@@ -9,7 +9,7 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.ops.graph_ops import BatchInputs, GraphOps
 from fastpaged.weights.checkpoint import open_checkpoint
 from fastpaged.weights.loader import load_model
-from fastpaged.worker.kv_memory import KVMemory, num_kv_blocks
+from fastpaged.worker.kv_memory import KVMemory, num_host_blocks, num_kv_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,10 +36,15 @@ class Worker:
         finally:
             checkpoint.close()
         self.num_blocks = num_kv_blocks(config, self.model_config, self.max_model_len)
-        self.kv_memory = KVMemory(self.num_blocks, config.block_size, self.model_config)
+        self.num_host_blocks = num_host_blocks(config, self.model_config, self.max_model_len, self.num_blocks)
+        self.kv_memory = KVMemory(self.num_blocks, config.block_size, self.model_config, self.num_host_blocks)
         self.graph = _record(model, self.device, config)
         self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
+
+    def copy(self, plan: _core.SchedulerOutput) -> int:
+        """Moves the KV blocks that the plan moves, before its batch is executed; the bytes moved. Releases the GIL."""
+        return self.kv_memory.copy(plan)
 
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         """Computes the batch and samples its rows. Releases the GIL."""

@@ -1,155 +1,399 @@
-// The scheduling policy said as plainly as possible: one list of requests in order of arrival, blocks as mere counts,
-// everything looked up and summed up again each time. The real scheduler must decide the same.
+// The scheduling policy said as plainly as possible: requests in a map in order of arrival, everything looked up and
+// counted again each time. The real scheduler must decide the same, block by block.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <ranges>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
+#include "scheduler/slow_memory.h"
 
 namespace fastpaged::test {
 
-struct SlowRequest {
-  std::int64_t prompt = 0;
-  std::int64_t tokens = 0;
-  std::int64_t computed = 0;
-  std::int64_t blocks = 0;
-  bool running = false;
-  StopConditions stop;
-};
-
-struct SlowPlan {
-  std::vector<std::tuple<GroupId, std::int64_t, std::int64_t>> scheduled;  // id, first token, number of tokens
-  std::vector<GroupId> preempted;
-  std::vector<GroupId> ended;
-};
-
 class SlowScheduler {
  public:
-  explicit SlowScheduler(const SchedulerConfig& config) : config_(config) {}
+  explicit SlowScheduler(const SchedulerConfig& config) : memory(config), config_(config) {}
 
-  // REQUIRES: ids grow with arrival, so that the map is in order of arrival.
-  void add(const NewRequest& request) {
-    const std::int64_t prompt = std::ssize(request.prompt_token_ids);
-    requests[request.id] = {.prompt = prompt, .tokens = prompt, .stop = request.stop};
+  SequenceId add(const NewRequest& request) {
+    SlowGroup& group = groups()[request.id];
+    group.stop = request.stop;
+    SlowBranch& branch = group.branches[next_id_];
+    branch.tokens = request.prompt_token_ids;
+    branch.prompt = std::ssize(branch.tokens);
+    return next_id_++;
   }
 
-  SlowPlan schedule() {
-    plan_ = {};
+  bool abort(GroupId id) {
+    const bool here = groups().contains(id);
+    if (here) {
+      memory.erase_group(id);
+    }
+    return here;
+  }
+
+  bool finish(GroupId id, SequenceId branch) {
+    const bool here = has(id, branch);
+    if (here) {
+      end(id, branch);
+    }
+    return here;
+  }
+
+  [[nodiscard]] bool may_fork(GroupId id, SequenceId branch) const {
+    if (!reported || !has(id, branch)) {
+      return false;
+    }
+    const SlowGroup& group = memory.groups.at(id);
+    return group.state == GroupState::kRunning && group.decodes() && num_running_branches() < config_.max_num_seqs &&
+           group.size() < config_.max_num_batched_tokens;
+  }
+
+  // REQUIRES: may_fork.
+  SequenceId fork(GroupId id, SequenceId branch) {
+    SlowBranch child = groups().at(id).branches.at(branch);
+    child.blocks.resize(memory.blocks_for(child.computed));
+    child.most_computed = child.computed;
+    groups().at(id).branches[next_id_] = child;
+    return next_id_++;
+  }
+
+  bool preempt(GroupId id, PreemptionMode mode) {
+    if (groups().contains(id)) {
+      forced_.emplace_back(id, mode);
+    }
+    return groups().contains(id);
+  }
+
+  // free_device, free_host: in whatever order the blocks of many requests came back.
+  void reset(const std::vector<BlockId>& free_device, const std::vector<BlockId>& free_host) {
+    groups().clear();
+    unreported.clear();
+    forced_.clear();
+    memory.device.assign(free_device.begin(), free_device.end());
+    memory.host.assign(free_host.begin(), free_host.end());
+    reported = true;
+  }
+
+  const SchedulerOutput& schedule() {
+    recompute_what_was_copied();
+    plan = {};
+    memory.copies.clear();
+    reported = swapped_for_room_ = false;
+    kept_out_.clear();
+    preempted_for.clear();
+    for (const auto& [id, mode] : std::exchange(forced_, {})) {
+      if (runs(id)) {
+        move_out(id, mode);
+      }
+    }
     for (const bool decodes : {true, false}) {
-      for (const GroupId id : ids_where(true)) {
-        if (requests.contains(id) && requests[id].running &&
-            decodes == (requests[id].tokens - requests[id].computed == 1)) {
-          grow(id);
+      for (const GroupId id : ids(GroupState::kRunning)) {
+        if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
+          go_on(id);
         }
       }
     }
-    for (const GroupId id : ids_where(false)) {
-      const std::int64_t num_tokens = chunk(requests[id]);
-      if (num_tokens == 0 || std::ssize(ids_where(true)) == config_.max_num_seqs) {
+    while (budget() > 0) {
+      const std::optional<GroupId> next = next_in_line();
+      if (!next || !may_enter(*next)) {
         break;
       }
-      std::int64_t wanted = blocks_for(requests[id].tokens);
-      for (const GroupId other : ids_where(true)) {
-        wanted += std::max<std::int64_t>(0, blocks_for(requests[other].tokens) - requests[other].blocks);
-      }
-      if (wanted > free_blocks()) {
-        break;
-      }
-      requests[id].running = true;
-      requests[id].blocks = blocks_for(num_tokens);
-      plan_.scheduled.emplace_back(id, 0, num_tokens);
+      enter(*next);
     }
-    return plan_;
+    plan.ended = unreported;
+    plan.copies = memory.copies;
+    count_up();
+    return plan;
   }
 
-  // tokens: what each sampling request got; -1 for a failed one.
-  void update(const SlowPlan& plan, const std::map<GroupId, TokenId>& tokens) {
-    for (const auto& [id, first, num_tokens] : plan.scheduled) {
-      if (!requests.contains(id)) {
-        continue;
+  // tokens: what each sampling branch got, or nothing if it failed.
+  std::vector<SequenceEvent> update(const std::map<SequenceId, std::optional<TokenId>>& tokens) {
+    std::vector<SequenceEvent> events = std::exchange(unreported, {});
+    reported = true;
+    std::int32_t row = 0;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      if (has(planned.group_id, planned.sequence_id)) {
+        SlowGroup& group = groups().at(planned.group_id);
+        SlowBranch& branch = group.branches.at(planned.sequence_id);
+        for (std::int32_t i = 0; i < planned.num_tokens; ++i) {
+          ++branch.computed;
+          stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
+          branch.most_computed = std::max(branch.most_computed, branch.computed);
+        }
+        memory.attach_children(group, planned.sequence_id);
+        if (planned.samples) {
+          events.push_back(hear(planned, row, tokens.at(planned.sequence_id)));
+        }
       }
-      SlowRequest& request = requests[id];
-      request.computed += num_tokens;
-      if (request.computed < request.tokens) {
-        continue;
-      }
-      const TokenId token = tokens.at(id);
-      const std::vector<TokenId>& stops = request.stop.stop_token_ids;
-      ++request.tokens;
-      if (token == -1 || std::count(stops.begin(), stops.end(), token) > 0 ||
-          request.tokens - request.prompt == request.stop.max_tokens || request.tokens == config_.max_model_len) {
-        requests.erase(id);
-      }
+      row += planned.samples ? 1 : 0;
     }
+    return events;
   }
 
-  [[nodiscard]] std::int64_t free_blocks() const {
-    std::int64_t free = config_.num_blocks;
-    for (const auto& [id, request] : requests) {
-      free -= request.blocks;
-    }
-    return free;
-  }
-
-  std::map<GroupId, SlowRequest> requests;
-
- private:
-  [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const {
-    return tokens / config_.block_size + (tokens % config_.block_size == 0 ? 0 : 1);
-  }
-
-  [[nodiscard]] std::vector<GroupId> ids_where(bool running) const {
+  [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
     std::vector<GroupId> ids;
-    for (const auto& [id, request] : requests) {
-      if (request.running == running) {
+    for (const auto& [id, group] : memory.groups) {
+      if (group.state == state) {
         ids.push_back(id);
       }
     }
     return ids;
   }
 
-  [[nodiscard]] std::int64_t chunk(const SlowRequest& request) const {
-    std::int64_t num_tokens = config_.max_num_batched_tokens;
-    for (const auto& [id, first, planned] : plan_.scheduled) {
-      num_tokens -= planned;
-    }
-    num_tokens = std::min(num_tokens, request.tokens - request.computed);
-    const std::int64_t threshold = config_.long_prefill_token_threshold;
-    return threshold == 0 ? num_tokens : std::min(num_tokens, threshold);
+  SlowMemory memory;
+  SchedulerOutput plan;
+  std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
+  std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
+  bool reported = true;                                    // the plan has been updated
+  SchedulerStats stats;
+
+ private:
+  [[nodiscard]] std::map<GroupId, SlowGroup>& groups() { return memory.groups; }
+  [[nodiscard]] bool has(GroupId id, SequenceId branch) const {
+    return memory.groups.contains(id) && memory.groups.at(id).branches.contains(branch);
+  }
+  [[nodiscard]] bool runs(GroupId id) const {
+    return memory.groups.contains(id) && memory.groups.at(id).state == GroupState::kRunning;
   }
 
-  void grow(GroupId id) {
-    const std::int64_t num_tokens = chunk(requests[id]);
-    if (num_tokens == 0) {
+  [[nodiscard]] std::int64_t num_running_branches() const {
+    std::int64_t count = 0;
+    for (const GroupId id : ids(GroupState::kRunning)) {
+      count += memory.groups.at(id).size();
+    }
+    return count;
+  }
+
+  [[nodiscard]] std::int64_t budget() const {
+    std::int64_t budget = config_.max_num_batched_tokens;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      budget -= planned.num_tokens;
+    }
+    return budget;
+  }
+
+  // What a branch may compute of its own before its group decodes.
+  [[nodiscard]] static std::int64_t prefill_tokens(const SlowGroup& group, const SlowBranch& branch) {
+    return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
+  }
+
+  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
+    const SlowGroup& group = memory.groups.at(id);
+    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
+    if (!config_.policy.chunked_prefill) {
+      return tokens <= budget() ? tokens : 0;
+    }
+    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
+    return std::min({tokens, budget(), threshold == 0 ? tokens : threshold});
+  }
+
+  // Blocks that all known tokens of a group still lack.
+  [[nodiscard]] std::int64_t lacking(GroupId id) const {
+    const SlowGroup& group = memory.groups.at(id);
+    std::int64_t lacking = 0;
+    for (const auto& [branch_id, branch] : group.branches) {
+      const std::int64_t tokens = std::ssize(branch.tokens);
+      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
+                                  : std::ssize(memory.lacking(group, branch_id, tokens - branch.computed));
+    }
+    return lacking;
+  }
+
+  void go_on(GroupId id) {
+    const bool decodes = groups().at(id).decodes();
+    if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
       return;
     }
-    const std::int64_t first = requests[id].computed;
-    while (blocks_for(first + num_tokens) - requests[id].blocks > free_blocks()) {
-      const GroupId youngest = ids_where(true).back();
-      if (ids_where(true).size() == 1) {
-        requests.erase(id);
-        plan_.ended.push_back(id);
-        return;
-      }
-      SlowRequest& victim = requests[youngest];
-      victim.running = false;
-      victim.blocks = victim.computed = 0;
-      plan_.preempted.push_back(youngest);
-      std::erase_if(plan_.scheduled, [&](const auto& planned) { return std::get<0>(planned) == youngest; });
-      if (youngest == id) {
-        return;
+    std::vector<SequenceId> branches;
+    for (const auto& [branch, ignored] : groups().at(id).branches) {
+      branches.push_back(branch);
+    }
+    for (const SequenceId branch : branches) {
+      const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
+      if (tokens > 0 && make_room(id, branch, tokens)) {
+        const SlowBranch& there = groups().at(id).branches.at(branch);
+        plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
+                                  static_cast<std::int32_t>(tokens),
+                                  there.computed + tokens == std::ssize(there.tokens)});
       }
     }
-    requests[id].blocks = std::max(requests[id].blocks, blocks_for(first + num_tokens));
-    plan_.scheduled.emplace_back(id, first, num_tokens);
+  }
+
+  // False: the branch has ended for it, or its group had to go itself.
+  bool make_room(GroupId id, SequenceId branch, std::int64_t tokens) {
+    while (true) {
+      const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id), branch, tokens);
+      if (lacking.size() <= memory.device.size()) {
+        const std::size_t copies = memory.copies.size();
+        memory.fill(groups().at(id), branch, lacking);
+        if (memory.copies.size() > copies) {
+          copied_.push_back(id);
+        }
+        return true;
+      }
+      if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
+        unreported.push_back({.group_id = id,
+                              .sequence_id = branch,
+                              .finished = true,
+                              .group_finished = groups().at(id).size() == 1,
+                              .finish_reason = FinishReason::kLength});
+        end(id, branch);
+        return false;
+      }
+      if (!preempt_youngest_for(id)) {
+        return false;
+      }
+    }
+  }
+
+  bool make_room_per_branch(GroupId id) {
+    while (config_.policy.block_per_branch && ids(GroupState::kRunning).size() > 1 &&
+           std::ssize(memory.device) < groups().at(id).size()) {
+      if (!preempt_youngest_for(id)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // False: it was this group itself.
+  bool preempt_youngest_for(GroupId id) {
+    const GroupId youngest = ids(GroupState::kRunning).back();
+    move_out(youngest, config_.policy.preemption_mode);
+    kept_out_.push_back(youngest);
+    preempted_for.emplace_back(youngest, id);
+    swapped_for_room_ = swapped_for_room_ || groups().at(youngest).state == GroupState::kSwapped;
+    return youngest != id;
+  }
+
+  void move_out(GroupId id, PreemptionMode mode) {
+    SlowGroup& group = groups().at(id);
+    std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
+    for (SlowBranch& branch : group.branches | std::views::values) {
+      memory.cut(group, branch, memory.blocks_for(branch.computed));
+    }
+    const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
+    if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
+      plan.swapped_out.push_back(id);
+      copied_.push_back(id);
+    } else {
+      memory.forget(group);
+    }
+    plan.preempted.push_back(id);
+    ++group.num_preemptions;
+  }
+
+  [[nodiscard]] std::optional<GroupId> next_in_line() const {
+    const std::vector<GroupId> swapped = ids(GroupState::kSwapped);
+    const std::vector<GroupId> waiting = ids(GroupState::kWaiting);
+    if (swapped.empty() && waiting.empty()) {
+      return std::nullopt;
+    }
+    if (!swapped.empty() && (waiting.empty() || config_.policy.swapped_before_waiting || swapped[0] < waiting[0])) {
+      return swapped_for_room_ ? std::nullopt : std::optional(swapped[0]);
+    }
+    return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
+  }
+
+  [[nodiscard]] bool may_enter(GroupId id) const {
+    const SlowGroup& group = memory.groups.at(id);
+    const std::vector<GroupId> running = ids(GroupState::kRunning);
+    if (running.empty()) {
+      return true;
+    }
+    std::int64_t tokens = group.decodes() ? group.size() : 0;
+    for (const SlowBranch& branch : group.branches | std::views::values) {
+      tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
+    }
+    const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
+    const bool swapped = group.state == GroupState::kSwapped;
+    std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
+    wanted += swapped ? std::ssize(group.held()) : 0;
+    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id);
+    for (const GroupId other : running) {
+      wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
+    }
+    return num_running_branches() + group.size() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
+           wanted <= std::ssize(memory.device);
+  }
+
+  void enter(GroupId id) {
+    if (groups().at(id).state == GroupState::kSwapped) {
+      memory.swap(groups().at(id), GroupState::kRunning);
+      plan.swapped_in.push_back(id);
+      copied_.push_back(id);
+    }
+    groups().at(id).state = GroupState::kRunning;
+    go_on(id);
+  }
+
+  // Nobody knows whether the copies of a plan that was not updated were run.
+  void recompute_what_was_copied() {
+    for (const GroupId id : std::exchange(copied_, {})) {
+      if (!reported && groups().contains(id) && groups().at(id).state != GroupState::kWaiting) {
+        memory.forget(groups().at(id));
+      }
+    }
+  }
+
+  void end(GroupId id, SequenceId branch) {
+    if (groups().at(id).size() == 1) {
+      memory.erase_group(id);
+    } else {
+      memory.erase_branch(groups().at(id), branch);
+    }
+  }
+
+  SequenceEvent hear(const ScheduledSequence& planned, std::int32_t row, std::optional<TokenId> token) {
+    SequenceEvent event{.group_id = planned.group_id, .sequence_id = planned.sequence_id, .sample_row = row};
+    const SlowGroup& group = groups().at(planned.group_id);
+    SlowBranch& branch = groups().at(planned.group_id).branches.at(planned.sequence_id);
+    if (!token) {
+      event.finished = true;
+      event.finish_reason = FinishReason::kError;
+    } else {
+      branch.tokens.push_back(*token);
+      event.has_token = true;
+      event.token_id = *token;
+      const std::int64_t length = std::ssize(branch.tokens);
+      const bool stops = std::ranges::count(group.stop.stop_token_ids, *token) > 0;
+      event.finished = stops || length - branch.prompt == group.stop.max_tokens || length == config_.max_model_len;
+      event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
+    }
+    if (event.finished) {
+      event.group_finished = group.size() == 1;
+      end(planned.group_id, planned.sequence_id);
+    }
+    return event;
+  }
+
+  void count_up() {
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      plan.num_tokens += planned.num_tokens;
+      plan.num_samples += planned.samples ? 1 : 0;
+    }
+    for (const BlockCopy& copy : plan.copies) {
+      ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out
+         : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
+                                          : stats.num_blocks_copied_on_write);
+    }
+    stats.num_preemptions += std::ssize(plan.preempted);
+    stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
+    stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
   }
 
   SchedulerConfig config_;
-  SlowPlan plan_;
+  std::vector<std::pair<GroupId, PreemptionMode>> forced_;
+  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
+  std::vector<GroupId> kept_out_;
+  bool swapped_for_room_ = false;
+  SequenceId next_id_ = 0;
 };
 
 }  // namespace fastpaged::test

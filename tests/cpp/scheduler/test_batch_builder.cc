@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <set>
 #include <stdexcept>
 #include <vector>
+
+#include "fastpaged/base/check.h"
+#include "random.h"
 
 namespace fastpaged::test {
 namespace {
@@ -24,7 +29,192 @@ SchedulerConfig small_config() {
   return config;
 }
 
+struct Expected {
+  Ints token_ids, positions, slot_mapping, query_start{0}, context_lens, sample_rows;
+  std::vector<Ints> tables;  // used entries only
+  std::vector<std::int64_t> sample_positions;
+};
+
+// The plan written out token by token, from what the scheduler shows of its sequences.
+Expected write_plainly(const Scheduler& scheduler, const SchedulerOutput& plan) {
+  const std::int32_t block_size = scheduler.config().block_size;
+  Expected expected;
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    const Sequence& sequence = *scheduler.group(scheduled.group_id).find(scheduled.sequence_id);
+    expected.tables.push_back(ints(sequence.table().blocks()));
+    for (std::int32_t i = scheduled.first_token; i < scheduled.first_token + scheduled.num_tokens; ++i) {
+      expected.token_ids.push_back(sequence.token_ids()[i]);
+      expected.positions.push_back(i);
+      expected.slot_mapping.push_back(expected.tables.back()[i / block_size] * block_size + i % block_size);
+    }
+    expected.query_start.push_back(static_cast<std::int32_t>(expected.token_ids.size()));
+    expected.context_lens.push_back(scheduled.first_token + scheduled.num_tokens);
+    if (scheduled.samples) {
+      expected.sample_rows.push_back(expected.query_start.back() - 1);
+      expected.sample_positions.push_back(sequence.num_tokens());
+    }
+  }
+  return expected;
+}
+
+void check_batch(BatchBuilder& builder, const SchedulerOutput& plan, const Expected& expected) {
+  const Batch& batch = builder.build(plan);
+  REQUIRE(ints(batch.token_ids) == expected.token_ids);
+  REQUIRE(ints(batch.positions) == expected.positions);
+  REQUIRE(ints(batch.slot_mapping) == expected.slot_mapping);
+  REQUIRE(ints(batch.query_start) == expected.query_start);
+  REQUIRE(ints(batch.context_lens) == expected.context_lens);
+  REQUIRE(ints(batch.sample_rows) == expected.sample_rows);
+  REQUIRE(builder.sample_requests().size() == expected.sample_positions.size());
+  for (std::size_t i = 0; i < expected.sample_positions.size(); ++i) {
+    REQUIRE(builder.sample_requests()[i].position == expected.sample_positions[i]);
+  }
+  const auto width = static_cast<std::size_t>(batch.max_blocks_per_sequence);
+  REQUIRE(batch.block_tables.size() == expected.tables.size() * width);
+  for (std::size_t row = 0; row < expected.tables.size(); ++row) {
+    Ints padded = expected.tables[row];
+    REQUIRE(padded.size() <= width);
+    padded.resize(width, 0);
+    REQUIRE(ints(batch.block_tables.subspan(row * width, width)) == padded);
+  }
+}
+
+// Requests, forks, preemptions and ends at random. Some plans are not built, and some are never updated.
+class RandomLife {
+ public:
+  explicit RandomLife(std::uint32_t seed) : random_(seed), scheduler_(config()), builder_(scheduler_) {}
+
+  void step() {
+    disturb();
+    const SchedulerOutput plan = scheduler_.schedule();
+    scheduler_.check_invariants();
+    if (below(8) > 0) {
+      const Expected expected = write_plainly(scheduler_, plan);
+      BatchBuilder fresh(scheduler_);
+      check_batch(fresh, plan, expected);
+      check_batch(builder_, plan, expected);
+      widths_.insert(builder_.build(plan).max_blocks_per_sequence);
+    }
+    if (below(16) > 0) {
+      std::vector<SampledToken> tokens;
+      for (std::int32_t i = 0; i < plan.num_samples; ++i) {
+        tokens.push_back({below(40), below(50) > 0});
+      }
+      scheduler_.update(plan, tokens);
+    }
+  }
+
+  [[nodiscard]] const SchedulerStats& stats() const { return scheduler_.stats(); }
+  [[nodiscard]] std::size_t num_widths() const { return widths_.size(); }
+
+ private:
+  SchedulerConfig config() {
+    SchedulerConfig config;
+    config.num_blocks = 6 + below(30);
+    config.block_size = 1 + below(4);
+    config.num_host_blocks = below(2) * 20;
+    config.max_num_seqs = 1 + below(6);
+    config.max_num_batched_tokens = 4 + below(20);
+    config.max_model_len = 60;
+    config.policy.preemption_mode = below(2) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    return config;
+  }
+
+  void disturb() {
+    const GroupId id = below(8);
+    switch (below(8)) {
+      case 0:
+        scheduler_.abort(id);
+        break;
+      case 1:
+        scheduler_.preempt(id, below(2) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute);
+        break;
+      case 2:
+      case 3:
+        try_to([&] { scheduler_.fork(id, scheduler_.group(id).sequences.front()->id()); });
+        break;
+      default:
+        try_to([&] {
+          Ints prompt(1 + below(below(4) == 0 ? 40 : 8));
+          std::ranges::generate(prompt, [&] { return below(40); });
+          scheduler_.add({.id = id, .prompt_token_ids = prompt, .stop = {1 + below(12), {3}}});
+        });
+    }
+  }
+
+  // What the scheduler refuses in its present state is not done.
+  template <typename Operation>
+  static void try_to(const Operation& operation) {
+    try {
+      operation();
+    } catch (const std::invalid_argument&) {
+    }
+  }
+
+  std::int32_t below(std::int32_t n) { return random_.between(0, n - 1); }
+
+  Random random_;
+  Scheduler scheduler_;
+  BatchBuilder builder_;
+  std::set<std::int32_t> widths_;
+};
+
 }  // namespace
+
+TEST_CASE("a builder that has seen many plans writes what a fresh one and a plain loop write") {
+  SchedulerStats all;
+  std::size_t most_widths = 0;
+  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    RandomLife life(seed);
+    for (int i = 0; i < 200; ++i) {
+      CAPTURE(i);
+      life.step();
+    }
+    all.num_groups_swapped_in += life.stats().num_groups_swapped_in;
+    all.num_tokens_recomputed += life.stats().num_tokens_recomputed;
+    all.num_blocks_copied_on_write += life.stats().num_blocks_copied_on_write;
+    most_widths = std::max(most_widths, life.num_widths());
+  }
+  CHECK(all.num_groups_swapped_in > 100);
+  CHECK(all.num_tokens_recomputed > 1000);
+  CHECK(all.num_blocks_copied_on_write > 100);
+  CHECK(most_widths > 3);
+}
+
+TEST_CASE("rows are a power of two wide, at most as wide as a table can get, and narrow again when tables shrink") {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 11;
+  config.max_num_batched_tokens = 22;
+  Scheduler scheduler(config);
+  BatchBuilder builder(scheduler);
+  const auto width_for = [&](std::int32_t num_tokens) {
+    scheduler.add({.id = 1, .prompt_token_ids = Ints(num_tokens, 7), .sampling = {}, .stop = {9, {}}});
+    const std::int32_t width = builder.build(scheduler.schedule()).max_blocks_per_sequence;
+    scheduler.reset();
+    return width;
+  };
+  CHECK(width_for(6) == 4);
+  CHECK(width_for(8) == 4);
+  CHECK(width_for(10) == 8);
+  CHECK(width_for(5) == 8);    // not yet worth moving every row
+  CHECK(width_for(22) == 11);  // of 16: the pool has no more
+  CHECK(width_for(2) == 1);
+}
+
+TEST_CASE("writing into a shared block is refused, naming the block and the sequence") {
+  Scheduler scheduler(small_config());
+  BatchBuilder builder(scheduler);
+  scheduler.add({.id = 1, .prompt_token_ids = {10, 11, 12}, .sampling = {}, .stop = {9, {}}});
+  const SchedulerOutput plan = scheduler.schedule();
+  {
+    // Nobody but the scheduler may share blocks while a plan is out.
+    const BlockTable intruder = scheduler.group(1).sequences.front()->table().fork(9, 2);
+    CHECK_THROWS_WITH_AS(builder.build(plan), doctest::Contains("sequence 0 would write into block 0, which 2 tables"),
+                         InvariantError);
+  }
+  CHECK(builder.build(plan).token_ids.size() == 3);
+}
 
 TEST_CASE("a mixed step is written as flat arrays, row for row") {
   Scheduler scheduler(small_config());
@@ -41,8 +231,8 @@ TEST_CASE("a mixed step is written as flat arrays, row for row") {
   CHECK(ints(batch.slot_mapping) == Ints{3, 4, 5, 6, 7, 8});
   CHECK(ints(batch.query_start) == Ints{0, 1, 6});
   CHECK(ints(batch.context_lens) == Ints{4, 5});
-  CHECK(batch.max_blocks_per_sequence == 3);
-  CHECK(ints(batch.block_tables) == Ints{0, 1, 0, 2, 3, 4});
+  CHECK(batch.max_blocks_per_sequence == 4);
+  CHECK(ints(batch.block_tables) == Ints{0, 1, 0, 0, 2, 3, 4, 0});
   CHECK(ints(batch.sample_rows) == Ints{0});
   REQUIRE(builder.sample_requests().size() == 1);
   CHECK(builder.sample_requests()[0].params.seed == 71);
@@ -81,7 +271,8 @@ TEST_CASE("only the scheduler's last plan, whole, can be built") {
   const SchedulerOutput plan = scheduler.schedule();
   CHECK_THROWS_AS(builder.build(old), std::invalid_argument);
   CHECK(scheduler.abort(1));
-  CHECK_THROWS_WITH_AS(builder.build(plan), "plan holds group_id 1, which was aborted since", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(builder.build(plan), "plan holds sequence 0 of group_id 1, which was aborted since",
+                       std::invalid_argument);
 }
 
 }  // namespace fastpaged::test

@@ -4,46 +4,12 @@
 
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
+
+#include "scheduler/examples.h"
 
 namespace fastpaged::test {
 namespace {
-
-using Rows = std::vector<std::tuple<GroupId, std::int32_t, std::int32_t>>;
-
-SchedulerConfig roomy() {
-  SchedulerConfig config;
-  config.num_blocks = 100;
-  config.block_size = 4;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 64;
-  config.max_model_len = 200;
-  return config;
-}
-
-NewRequest request(GroupId id, std::int32_t prompt, std::int32_t max_tokens, std::vector<TokenId> stops = {}) {
-  NewRequest request{.id = id};
-  request.prompt_token_ids.assign(static_cast<std::size_t>(prompt), 7);
-  request.stop = {max_tokens, std::move(stops)};
-  return request;
-}
-
-Rows rows(const SchedulerOutput& plan) {
-  Rows rows;
-  for (const ScheduledSequence& scheduled : plan.scheduled) {
-    rows.emplace_back(scheduled.group_id, scheduled.first_token, scheduled.num_tokens);
-  }
-  return rows;
-}
-
-// Every sampling sequence gets this token.
-std::vector<SequenceEvent> answer(Scheduler& scheduler, const SchedulerOutput& plan, TokenId token = 1) {
-  const std::vector<SampledToken> tokens(static_cast<std::size_t>(plan.num_samples), SampledToken{token, true});
-  std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
-  scheduler.check_invariants();
-  return events;
-}
 
 std::string refusal(Scheduler& scheduler, const NewRequest& request) {
   try {
@@ -78,7 +44,7 @@ TEST_CASE("a prefill's chunk shares its step with decodes, which come first") {
 TEST_CASE("the long prefill threshold leaves budget to the next in line") {
   SchedulerConfig config = roomy();
   config.max_num_batched_tokens = 10;
-  config.long_prefill_token_threshold = 4;
+  config.policy.long_prefill_token_threshold = 4;
   Scheduler scheduler(config);
   scheduler.add(request(1, 20, 9));
   scheduler.add(request(2, 3, 9));
@@ -111,7 +77,7 @@ TEST_CASE("the first waiting request that does not fit holds the later ones back
 TEST_CASE("a request is let in only beside what running prefills still need") {
   SchedulerConfig config = roomy();
   config.num_blocks = 5;
-  config.long_prefill_token_threshold = 4;
+  config.policy.long_prefill_token_threshold = 4;
   Scheduler scheduler(config);
   scheduler.add(request(1, 16, 2));  // four blocks, one of them now
   scheduler.add(request(2, 5, 2));   // two blocks
@@ -143,7 +109,7 @@ TEST_CASE("what a preempted group was to do in this step leaves the plan, and it
   SchedulerConfig config = roomy();
   config.num_blocks = 7;
   config.max_num_batched_tokens = 3;
-  config.long_prefill_token_threshold = 2;
+  config.policy.long_prefill_token_threshold = 2;
   Scheduler scheduler(config);
   scheduler.add(request(1, 20, 9));  // five blocks, one more in every second step
   scheduler.add(request(2, 1, 20));  // decodes: one more in every fourth step
@@ -250,7 +216,7 @@ TEST_CASE("NaN logits fail their own request and no other") {
   CHECK_FALSE(events[1].finished);
   CHECK(events[1].token_id == 8);
   CHECK(events[1].sample_row == 1);
-  CHECK(scheduler.group(2).sequences[0].num_output_tokens() == 1);
+  CHECK(scheduler.group(2).sequences[0]->num_output_tokens() == 1);
   CHECK(scheduler.kv_cache().num_free_blocks() == 99);
 }
 
@@ -280,7 +246,7 @@ TEST_CASE("an id may be used again at once after an abort, and the old step leav
   CHECK(scheduler.abort(1));
   scheduler.add(request(1, 5, 9));
   CHECK(answer(scheduler, plan).empty());
-  CHECK(scheduler.group(1).sequences[0].num_tokens() == 5);
+  CHECK(scheduler.group(1).sequences[0]->num_tokens() == 5);
   CHECK(rows(scheduler.schedule()) == Rows{{1, 0, 5}});
 }
 
@@ -322,8 +288,7 @@ TEST_CASE("a configuration says which field is wrong") {
   CHECK(wrong(&SchedulerConfig::max_num_seqs, 0) == "max_num_seqs must be >= 1, got 0");
   CHECK(wrong(&SchedulerConfig::max_num_batched_tokens, -1) == "max_num_batched_tokens must be >= 1, got -1");
   CHECK(wrong(&SchedulerConfig::max_model_len, 1) == "max_model_len must be >= 2, got 1");
-  CHECK(wrong(&SchedulerConfig::long_prefill_token_threshold, -1) ==
-        "long_prefill_token_threshold must be >= 0, got -1");
+  CHECK(wrong(&SchedulerConfig::num_host_blocks, -1) == "num_host_blocks must be >= 0, got -1");
 }
 
 TEST_CASE("only the last plan can be updated, once, with a token for each row") {
@@ -341,7 +306,7 @@ TEST_CASE("only the last plan can be updated, once, with a token for each row") 
   changed.scheduled[0].num_tokens = 2;
   CHECK_THROWS_WITH_AS(answer(scheduler, changed), "plan of step 2 was made by another scheduler or changed",
                        std::invalid_argument);
-  CHECK(scheduler.group(1).sequences[0].num_tokens() == 3);  // none of it did anything
+  CHECK(scheduler.group(1).sequences[0]->num_tokens() == 3);  // none of it did anything
   CHECK(answer(scheduler, plan).size() == 1);
   CHECK_THROWS_WITH_AS(answer(scheduler, plan),
                        "plan must be the last one and not updated yet: got step 2, the last is 2 (updated)",

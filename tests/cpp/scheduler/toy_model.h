@@ -1,15 +1,18 @@
-// A language model small enough to be obvious: the next token is a hash of the whole context. It runs on a Batch the
-// way a real one does, writing each token into its slot and reading the context back through the block tables, so that
-// one wrong slot, position or table shows in the output.
+// A language model small enough to be obvious: the next token is a hash of the branch and its whole context. It runs on
+// a Batch the way a real one does: copies first, then it writes each token into its slot and reads the context back
+// through the block tables, so that one wrong copy, slot, position or table shows in the output.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "fastpaged/base/batch.h"
+#include "fastpaged/base/block_copy.h"
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/scheduler/scheduler.h"
 
@@ -17,35 +20,36 @@ namespace fastpaged::test {
 
 inline constexpr TokenId kVocabSize = 50;
 
-inline TokenId next_token(const std::vector<TokenId>& context) {
-  std::uint32_t hash = 2166136261U;
+inline TokenId next_token(const std::vector<TokenId>& context, SequenceId branch) {
+  std::uint32_t hash = 2166136261U ^ static_cast<std::uint32_t>(branch);
   for (const TokenId token : context) {
     hash = (hash ^ static_cast<std::uint32_t>(token + 1)) * 16777619U;
   }
-  return static_cast<TokenId>(hash % kVocabSize);
+  return static_cast<TokenId>((hash ^ (hash >> 16)) % kVocabSize);
 }
 
-// What a request must answer, whatever runs beside it.
+// What a branch must answer from here on, whatever runs beside it.
 struct PlainAnswer {
   std::vector<TokenId> tokens;
   FinishReason reason = FinishReason::kLength;
 };
 
-inline PlainAnswer answer_plainly(const NewRequest& request, const SchedulerConfig& config) {
+// context: the branch's tokens so far, num_answered of them its own or its parents' output.
+inline PlainAnswer answer_plainly(std::vector<TokenId> context, std::int64_t num_answered, SequenceId branch,
+                                  const StopConditions& stop, const SchedulerConfig& config) {
   PlainAnswer answer;
-  std::vector<TokenId> context = request.prompt_token_ids;
   const std::int64_t capacity = std::int64_t{config.num_blocks} * config.block_size;
   while (std::ssize(context) <= capacity) {
-    const TokenId token = next_token(context);
+    const TokenId token = next_token(context, branch);
     context.push_back(token);
     answer.tokens.push_back(token);
-    for (const TokenId stop : request.stop.stop_token_ids) {
-      if (token == stop) {
+    for (const TokenId end : stop.stop_token_ids) {
+      if (token == end) {
         answer.reason = FinishReason::kStop;
         return answer;
       }
     }
-    if (std::ssize(answer.tokens) == request.stop.max_tokens || std::ssize(context) == config.max_model_len) {
+    if (++num_answered == stop.max_tokens || std::ssize(context) == config.max_model_len) {
       break;
     }
   }
@@ -55,18 +59,31 @@ inline PlainAnswer answer_plainly(const NewRequest& request, const SchedulerConf
 class ToyModel {
  public:
   explicit ToyModel(const KVCacheManager& kv_cache)
-      : block_size_(kv_cache.block_size()), slots_(static_cast<std::size_t>(kv_cache.capacity())) {}
+      : block_size_(kv_cache.block_size()),
+        device_(static_cast<std::size_t>(kv_cache.capacity())),
+        host_(static_cast<std::size_t>(kv_cache.host_pool().num_blocks() * kv_cache.block_size())) {}
 
-  // What a free block holds must not matter.
-  void poison(const std::vector<BlockId>& blocks) {
-    for (const BlockId block : blocks) {
-      for (std::int32_t i = 0; i < block_size_; ++i) {
-        slots_[block * block_size_ + i] = {};
+  void copy(std::span<const BlockCopy> copies) {
+    for (const BlockCopy& copy : copies) {
+      REQUIRE(copy.num_blocks > 0);
+      REQUIRE((copy.kind != CopyKind::kCopyOnWrite || std::abs(copy.destination - copy.source) >= copy.num_blocks));
+      const std::vector<Slot>& from = copy.kind == CopyKind::kSwapIn ? host_ : device_;
+      std::vector<Slot>& to = copy.kind == CopyKind::kSwapOut ? host_ : device_;
+      for (std::int32_t i = 0; i < copy.num_blocks * block_size_; ++i) {
+        to.at(copy.destination * block_size_ + i) = from.at(copy.source * block_size_ + i);
       }
     }
   }
 
-  std::vector<SampledToken> run(const Batch& batch) {
+  // What a free block holds must not matter.
+  void poison_free_blocks(const KVCacheManager& kv_cache) {
+    poison(device_, kv_cache.device_pool().free_blocks());
+    poison(host_, kv_cache.host_pool().free_blocks());
+  }
+
+  // branches: whose row each one in batch.sample_rows is.
+  std::vector<SampledToken> run(const Batch& batch, std::span<const SequenceId> branches) {
+    REQUIRE(branches.size() == batch.sample_rows.size());
     write(batch);
     std::vector<SampledToken> sampled;
     std::size_t sequence = 0;
@@ -75,7 +92,7 @@ class ToyModel {
         ++sequence;
       }
       REQUIRE(batch.query_start[sequence + 1] == row + 1);  // the last row of its sequence
-      sampled.push_back({next_token(read(batch, sequence)), true});
+      sampled.push_back({next_token(read(batch, sequence), branches[sampled.size()]), true});
     }
     return sampled;
   }
@@ -86,17 +103,19 @@ class ToyModel {
     std::int32_t position = -1;
   };
 
+  void poison(std::vector<Slot>& slots, const std::vector<BlockId>& blocks) const {
+    for (const BlockId block : blocks) {
+      for (std::int32_t i = 0; i < block_size_; ++i) {
+        slots.at(block * block_size_ + i) = {};
+      }
+    }
+  }
+
   void write(const Batch& batch) {
     const std::set<std::int32_t> unique(batch.slot_mapping.begin(), batch.slot_mapping.end());
     REQUIRE(unique.size() == batch.slot_mapping.size());
     for (std::size_t i = 0; i < batch.token_ids.size(); ++i) {
-      slots_.at(batch.slot_mapping[i]) = {batch.token_ids[i], batch.positions[i]};
-    }
-    for (std::size_t sequence = 0; sequence < batch.context_lens.size(); ++sequence) {
-      const std::int32_t held = (batch.context_lens[sequence] + block_size_ - 1) / block_size_;
-      for (std::int32_t i = held; i < batch.max_blocks_per_sequence; ++i) {
-        REQUIRE(batch.block_tables[sequence * batch.max_blocks_per_sequence + i] == 0);
-      }
+      device_.at(batch.slot_mapping[i]) = {batch.token_ids[i], batch.positions[i]};
     }
   }
 
@@ -104,7 +123,7 @@ class ToyModel {
     std::vector<TokenId> context;
     for (std::int32_t position = 0; position < batch.context_lens[sequence]; ++position) {
       const std::size_t entry = sequence * batch.max_blocks_per_sequence + position / block_size_;
-      const Slot& slot = slots_.at(batch.block_tables[entry] * block_size_ + position % block_size_);
+      const Slot& slot = device_.at(batch.block_tables[entry] * block_size_ + position % block_size_);
       REQUIRE(slot.position == position);
       context.push_back(slot.token);
     }
@@ -112,7 +131,8 @@ class ToyModel {
   }
 
   std::int32_t block_size_;
-  std::vector<Slot> slots_;
+  std::vector<Slot> device_;
+  std::vector<Slot> host_;
 };
 
 }  // namespace fastpaged::test

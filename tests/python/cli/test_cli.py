@@ -20,6 +20,7 @@ from tiny_model import write_tiny_llama
 
 import fastpaged
 from fastpaged.cli.main import main
+from fastpaged.config import EngineConfig
 from fastpaged.tokenizer import Tokenizer, load_tokenizer
 
 QUICK = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "32", "--temperature", "0", "--ignore-eos"]
@@ -162,6 +163,10 @@ def test_an_unsupported_isa_in_the_environment_is_one_line(tiny_llama: Path) -> 
         (["--prompt", "a" * 9999], ["maximum context length is 512 tokens"]),
         (["--prompt", "a", "--max-model-len", "513"], ["max_model_len", "512", "513"]),
         (["--prompt", "a", "--logprobs", "21"], ["max_logprobs", "20", "21"]),
+        (["--prompt", "a", "--swap-space", "-1"], ["swap_space", "from 0", "-1.0"]),
+        (["--prompt", "a", "--swap-space", "nan"], ["swap_space", "nan"]),
+        (["--prompt", "a", "--swap-space", "4000000"], ["swap_space", "4000000.0 GiB", "need", "have"]),
+        (["--prompt", "a", "--preemption-mode", "pause"], ["--preemption-mode", "'pause'", "recompute", "swap"]),
         (["--prompt", "a", "--max-tokens", "x"], ["--max-tokens", "'x'"]),
         (["--prompt", "a", "--chat", "b"], ["--chat", "--prompt"]),
         ([], ["--prompt", "--chat"]),
@@ -216,6 +221,23 @@ def test_a_bug_of_ours_keeps_its_traceback(tiny_llama: Path, monkeypatch: pytest
 
 
 # ---- the rest
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_preemption_options_reach_the_engine(mode: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastpaged.engine.llm_engine import LLMEngine
+
+    configs: list[EngineConfig] = []
+    assemble = LLMEngine._assemble
+
+    def noted(engine: LLMEngine, config: EngineConfig, *parts: Any) -> None:
+        configs.append(config)
+        assemble(engine, config, *parts)
+
+    monkeypatch.setattr(LLMEngine, "_assemble", noted)
+    options = ["--max-tokens", "1", "--swap-space", "0.25", "--preemption-mode", mode]
+    assert main(generate(tiny_llama, "--prompt", "a", *options)) == 0
+    assert [(config.swap_space, config.preemption_mode) for config in configs] == [(0.25, mode)]
 
 
 def test_the_version_is_the_packages() -> None:

@@ -140,7 +140,8 @@ def test_prompts_may_be_any_sequence_of_integers() -> None:
         ("max_num_seqs", 0, "max_num_seqs must be >= 1, got 0"),
         ("max_num_batched_tokens", 0, "max_num_batched_tokens must be >= 1, got 0"),
         ("max_model_len", 1, "max_model_len must be >= 2, got 1"),
-        ("long_prefill_token_threshold", -1, "long_prefill_token_threshold must be >= 0, got -1"),
+        ("num_host_blocks", -1, "num_host_blocks must be >= 0, got -1"),
+        ("num_host_blocks", 2**31, "num_host_blocks must be in [-2147483648, 2147483647], got 2147483648"),
     ],
 )
 def test_a_wrong_size_is_refused_by_name(field: str, value: int, message: str) -> None:

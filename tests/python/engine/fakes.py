@@ -74,15 +74,19 @@ class ToyStream:
 
 
 class ToyWorker:
-    """Stands where Worker stands; its logits come from toy_logits."""
+    """Stands where Worker stands; its logits come from toy_logits, so that it has no blocks to copy."""
 
-    def __init__(self, num_blocks: int, max_model_len: int) -> None:
+    def __init__(self, num_blocks: int, num_host_blocks: int, max_model_len: int) -> None:
         self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
         self.max_model_len = max_model_len
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
         self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
+
+    def copy(self, plan: _core.SchedulerOutput) -> int:
+        return 0
 
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         if self.before_step is not None:
@@ -98,6 +102,8 @@ class ToyWorker:
 def toy_engine(
     *,
     num_blocks: int = 64,
+    num_host_blocks: int = 0,
+    preemption_mode: str | None = None,
     block_size: int = 4,
     max_model_len: int = 64,
     max_num_seqs: int = 16,
@@ -109,10 +115,11 @@ def toy_engine(
     config = EngineConfig(
         model="toy",
         block_size=block_size,
+        preemption_mode=preemption_mode,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         seed=seed,
         max_logprobs=max_logprobs,
     )
-    worker = ToyWorker(num_blocks, max_model_len)
+    worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -13,16 +12,18 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 
 MAX_MODEL_LEN = 32
-KV_CAPACITY = 24
+NUM_BLOCKS, BLOCK_SIZE = 6, 4
+KV_CAPACITY = NUM_BLOCKS * BLOCK_SIZE
 
 
-def door(*, max_logprobs: int = 5, kv_capacity: int = KV_CAPACITY) -> Admission:
+def door(*, max_logprobs: int = 5, num_blocks: int = NUM_BLOCKS) -> Admission:
     tokenizer: Any = ToyTokenizer()
     return Admission(
         tokenizer,
         vocab_size=VOCAB_SIZE,
         max_model_len=MAX_MODEL_LEN,
-        kv_capacity=kv_capacity,
+        num_blocks=num_blocks,
+        block_size=BLOCK_SIZE,
         max_logprobs=max_logprobs,
     )
 
@@ -78,16 +79,28 @@ def test_a_tokenizer_that_goes_beyond_the_model_is_caught_too() -> None:
     assert "prompt[1] must be a token id in [0, 128), got 233" in refusal("Aé")
 
 
-def test_a_prompt_over_the_context_names_the_limit_and_the_length() -> None:
-    message = refusal("A" * MAX_MODEL_LEN, kv_capacity=999)
-    assert re.match(r"This model's maximum context length is 32 tokens. However, the prompt has 32 tokens", message)
-    door(kv_capacity=999).admit("r", "A" * (MAX_MODEL_LEN - 1), SamplingParams())
+def test_a_prompt_over_the_context_names_the_limit_its_length_and_what_would_fit() -> None:
+    message = refusal("A" * MAX_MODEL_LEN, num_blocks=99)
+    assert message == (
+        "This model's maximum context length is 32 tokens. However, the prompt has 32 tokens, and at least 1 is needed "
+        "for the answer. Please shorten the prompt to at most 31 tokens."
+    )
+    door(num_blocks=99).admit("r", "A" * (MAX_MODEL_LEN - 1), SamplingParams())
 
 
-def test_a_prompt_over_the_kv_pool_names_the_pool_and_the_length() -> None:
+def test_a_prompt_over_the_kv_pool_names_the_pool_its_length_and_what_would_fit() -> None:
     message = refusal("A" * (KV_CAPACITY + 1))
-    assert re.match(r"The KV pool holds 24 tokens. However, the prompt has 25 tokens", message)
+    assert message == (
+        "The KV pool holds 24 tokens, 6 blocks of 4. However, the prompt has 25 tokens. Please shorten the prompt to "
+        "at most 24 tokens, or give the engine at least 7 num_blocks, or as much kv_cache_memory_bytes."
+    )
     door().admit("r", "A" * KV_CAPACITY, SamplingParams())
+    door(num_blocks=7).admit("r", "A" * (KV_CAPACITY + 1), SamplingParams())
+
+
+def test_a_prompt_over_both_limits_is_told_the_smaller_one() -> None:
+    assert "Please shorten the prompt to at most 24 tokens." in refusal("A" * MAX_MODEL_LEN)
+    door().admit("r", "A" * 24, SamplingParams())
 
 
 @pytest.mark.parametrize("request_id", ["", None, 7])

@@ -42,6 +42,7 @@ def assert_nothing_is_held(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests()
     assert not engine.scheduler.has_unfinished()
     assert engine.scheduler.num_free_blocks == engine.scheduler.num_blocks
+    assert engine.scheduler.num_free_host_blocks == engine.scheduler.num_host_blocks
 
 
 # ---- what comes out
@@ -172,12 +173,30 @@ def make_params(seed: int | None, max_tokens: int, logprobs: int) -> SamplingPar
     return SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, logprobs=logprobs, ignore_eos=True)
 
 
-@given(requests=REQUESTS, num_blocks=st.integers(8, 20), budget=st.integers(1, 40), data=st.data())
+@given(
+    requests=REQUESTS,
+    num_blocks=st.integers(8, 20),
+    num_host_blocks=st.integers(0, 12),
+    mode=st.sampled_from([None, "recompute", "swap"]),
+    budget=st.integers(1, 40),
+    data=st.data(),
+)
 @settings(deadline=None, max_examples=60)
 def test_company_a_tiny_pool_and_aborts_change_no_answer(
-    requests: list[tuple[list[int], int | None, int, int]], num_blocks: int, budget: int, data: st.DataObject
+    requests: list[tuple[list[int], int | None, int, int]],
+    num_blocks: int,
+    num_host_blocks: int,
+    mode: str | None,
+    budget: int,
+    data: st.DataObject,
 ) -> None:
-    engine = toy_engine(num_blocks=num_blocks, max_num_seqs=4, max_num_batched_tokens=budget)
+    engine = toy_engine(
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        preemption_mode=mode,
+        max_num_seqs=4,
+        max_num_batched_tokens=budget,
+    )
     expected = {}
     for i, (prompt, seed, max_tokens, logprobs) in enumerate(requests):
         params = make_params(seed, max_tokens, logprobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def engine_config(model: Path, isa: str, **changes: int) -> EngineConfig:
-    settings: dict[str, int] = {"max_model_len": 128, "num_blocks": 400, "block_size": 5, "num_threads": 2} | changes
+    settings: dict[str, Any] = {"max_model_len": 128, "num_blocks": 400, "block_size": 5, "num_threads": 2} | changes
     return EngineConfig(model=str(model), isa=isa, **settings)
 
 

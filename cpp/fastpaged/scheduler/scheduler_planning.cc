@@ -1,0 +1,228 @@
+// What a step computes: who runs goes on, who is in line comes in.
+#include <algorithm>
+#include <cstddef>
+
+#include "fastpaged/base/check.h"
+#include "fastpaged/scheduler/scheduler.h"
+
+namespace fastpaged {
+
+SchedulerOutput Scheduler::schedule() {
+  distrust_copies();
+  plan_.start(config_.max_num_batched_tokens);
+  preempt_as_told();
+  plan_running();
+  let_in();
+  SchedulerOutput output = plan_.output();
+  output.copies = kv_cache_.take_copies();
+  output.preempted = preempted_;
+  output.swapped_out = swapped_out_;
+  output.swapped_in = swapped_in_;
+  output.ended = ended_;
+  count_copies(output.copies);
+  return output;
+}
+
+void Scheduler::count_copies(std::span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    switch (copy.kind) {
+      case CopyKind::kSwapOut:
+        stats_.num_blocks_swapped_out += copy.num_blocks;
+        break;
+      case CopyKind::kSwapIn:
+        stats_.num_blocks_swapped_in += copy.num_blocks;
+        break;
+      case CopyKind::kCopyOnWrite:
+        stats_.num_blocks_copied_on_write += copy.num_blocks;
+        break;
+    }
+  }
+}
+
+void Scheduler::plan_running() {
+  for (const bool decodes : {true, false}) {
+    // Groups leave from the back, or it is the one at i itself that leaves: an index stays good.
+    std::size_t i = 0;
+    while (i < running_.size() && plan_.budget() > 0) {
+      SequenceGroup& group = running_[i];
+      const bool runs_on = group.decodes() != decodes || (decodes ? plan_decode(group) : plan_prefill(group));
+      i += runs_on ? 1 : 0;
+    }
+  }
+}
+
+bool Scheduler::plan_decode(SequenceGroup& group) {
+  if (group.num_sequences() > plan_.budget()) {
+    return true;
+  }
+  if (!make_room_per_branch(group)) {
+    return false;
+  }
+  for (std::size_t i = 0; i < group.sequences.size();) {
+    const Room room = make_room(group, *group.sequences[i], 1);
+    if (room == Room::kGroupGone) {
+      return false;
+    }
+    i += room == Room::kThere ? 1 : 0;
+  }
+  for (const auto& sequence : group.sequences) {
+    plan_.add(group, *sequence, 1);
+  }
+  return true;
+}
+
+bool Scheduler::plan_prefill(SequenceGroup& group) {
+  for (std::size_t i = 0; i < group.sequences.size();) {
+    Sequence& sequence = *group.sequences[i];
+    const std::int32_t num_tokens = chunk_of(group, sequence);
+    const Room room = num_tokens == 0 ? Room::kThere : make_room(group, sequence, num_tokens);
+    if (room == Room::kGroupGone) {
+      return false;
+    }
+    if (room == Room::kThere) {
+      if (num_tokens > 0) {
+        plan_.add(group, sequence, num_tokens);
+      }
+      ++i;
+    }
+  }
+  return true;
+}
+
+std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& sequence) const {
+  const std::int32_t wanted = group.num_prefill_tokens(sequence);
+  if (!config_.policy.chunked_prefill) {
+    return wanted <= plan_.budget() ? wanted : 0;
+  }
+  const std::int32_t threshold = config_.policy.long_prefill_token_threshold;
+  const std::int32_t allowed = std::min(wanted, plan_.budget());
+  return threshold > 0 ? std::min(allowed, threshold) : allowed;
+}
+
+// Grows the sequence's table for num_tokens more, whoever has to go for it.
+Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
+  const std::int32_t first_token = sequence.num_computed_tokens();
+  for (;;) {
+    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
+    if (kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
+      if (kv_cache_.copies().num_blocks() > copies_before) {
+        copied_.push_back(group.id);
+      }
+      return Room::kThere;
+    }
+    const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
+    if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
+      return end_at_ceiling(group, sequence);
+    }
+    SequenceGroup& youngest = running_.youngest();
+    const bool itself = &youngest == &group;
+    preempt_for_room(youngest);
+    if (itself) {
+      return Room::kGroupGone;
+    }
+  }
+}
+
+// The paper's rule: a free block for each branch, needed or not. A group alone asks only for what it needs.
+bool Scheduler::make_room_per_branch(SequenceGroup& group) {
+  while (config_.policy.block_per_branch && running_.size() > 1 &&
+         kv_cache_.num_free_blocks() < group.num_sequences()) {
+    SequenceGroup& youngest = running_.youngest();
+    const bool itself = &youngest == &group;
+    preempt_for_room(youngest);
+    if (itself) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequence) {
+  SequenceEvent& end = ended_.emplace_back();
+  end.group_id = group.id;
+  end.sequence_id = sequence.id();
+  end.finished = true;
+  end.finish_reason = FinishReason::kLength;
+  end.group_finished = remove_sequence(group, sequence);
+  return end.group_finished ? Room::kGroupGone : Room::kSequenceEnded;
+}
+
+void Scheduler::let_in() {
+  while (plan_.budget() > 0) {
+    SequenceGroup* group = next_in_line();
+    if (group == nullptr || !may_enter(*group)) {
+      return;
+    }
+    enter(*group);
+  }
+}
+
+SequenceGroup* Scheduler::next_in_line() const {
+  const bool swapped = !swapped_.empty() && (waiting_.empty() || config_.policy.swapped_before_waiting ||
+                                             swapped_.oldest().arrival < waiting_.oldest().arrival);
+  if (swapped) {
+    return swapped_for_room_ ? nullptr : &swapped_.oldest();
+  }
+  const bool kept_out =
+      waiting_.empty() || std::find(kept_out_.begin(), kept_out_.end(), waiting_.oldest().id) != kept_out_.end();
+  return kept_out ? nullptr : &waiting_.oldest();
+}
+
+bool Scheduler::may_enter(const SequenceGroup& group) const {
+  if (running_.empty()) {
+    return true;  // all there is is its own: never stuck
+  }
+  if (num_running_sequences_ + group.num_sequences() > config_.max_num_seqs) {
+    return false;
+  }
+  std::int64_t num_tokens = 0;
+  for (const auto& sequence : group.sequences) {
+    num_tokens += group.decodes() ? 1 : group.num_prefill_tokens(*sequence);
+  }
+  if (num_tokens > plan_.budget() && (group.decodes() || !config_.policy.chunked_prefill)) {
+    return false;
+  }
+  std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_;
+  if (group.state == GroupState::kSwapped) {
+    spare -= num_held_blocks(group);
+  }
+  spare -= group.state == GroupState::kSwapped && config_.policy.block_per_branch ? group.num_sequences()
+                                                                                  : missing_blocks(group);
+  for (std::size_t i = 0; config_.policy.counts_running_needs && i < running_.size(); ++i) {
+    spare -= missing_blocks(running_[i]);
+  }
+  return spare >= 0;
+}
+
+void Scheduler::enter(SequenceGroup& group) {
+  if (group.state == GroupState::kSwapped) {
+    invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
+    swapped_in_.push_back(group.id);
+    copied_.push_back(group.id);
+    ++stats_.num_groups_swapped_in;
+  }
+  change_state(group, GroupState::kRunning);
+  static_cast<void>(group.decodes() ? plan_decode(group) : plan_prefill(group));
+}
+
+// Blocks that the known tokens of this group still lack.
+std::int64_t Scheduler::missing_blocks(const SequenceGroup& group) const {
+  std::int64_t missing = 0;
+  for (const auto& sequence : group.sequences) {
+    const std::int32_t shared_blocks = sequence->rebuild().num_tokens / config_.block_size;
+    missing += sequence->rebuild().from != nullptr
+                   ? kv_cache_.blocks_for(sequence->num_tokens()) - shared_blocks
+                   : kv_cache_.missing_blocks(sequence->table(), sequence->num_computed_tokens(),
+                                              sequence->num_uncomputed_tokens());
+  }
+  return missing;
+}
+
+// Blocks of one tier that this group's branches hold, shared ones counted once.
+std::int64_t Scheduler::num_held_blocks(const SequenceGroup& group) {
+  const std::vector<BlockTable*> tables = group.tables();
+  const std::vector<const BlockTable*> views(tables.begin(), tables.end());
+  return KVCacheManager::num_distinct_blocks(views);
+}
+
+}  // namespace fastpaged

@@ -1,0 +1,32 @@
+#include "fastpaged/scheduler/scheduler_policy.h"
+
+#include <string>
+
+#include "fastpaged/base/check.h"
+
+namespace fastpaged {
+
+SchedulerPolicy SchedulerPolicy::paper_2023() {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kByBranches;
+  policy.chunked_prefill = false;
+  policy.watermark = 0.01;
+  policy.counts_running_needs = false;
+  policy.block_per_branch = true;
+  policy.swapped_before_waiting = true;
+  return policy;
+}
+
+void validate(const SchedulerPolicy& policy) {
+  require(policy.watermark >= 0.0 && policy.watermark < 1.0,
+          [&] { return "watermark must be in [0, 1), got " + std::to_string(policy.watermark); });
+  require(policy.long_prefill_token_threshold >= 0, [&] {
+    return "long_prefill_token_threshold must be >= 0, got " + std::to_string(policy.long_prefill_token_threshold);
+  });
+  require(policy.chunked_prefill || policy.long_prefill_token_threshold == 0, [&] {
+    return "long_prefill_token_threshold must be 0 without chunked_prefill, got " +
+           std::to_string(policy.long_prefill_token_threshold);
+  });
+}
+
+}  // namespace fastpaged

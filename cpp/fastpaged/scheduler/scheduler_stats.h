@@ -1,0 +1,21 @@
+// SchedulerStats: what preemption and sharing have cost since the scheduler was made.
+#pragma once
+
+#include <cstdint>
+
+namespace fastpaged {
+
+// A plan that was never updated may not have been carried out; what it decided counts all the same.
+struct SchedulerStats {
+  std::int64_t num_preemptions = 0;  // of groups, by either means
+  std::int64_t num_groups_swapped_out = 0;
+  std::int64_t num_groups_swapped_in = 0;
+  std::int64_t num_blocks_swapped_out = 0;
+  std::int64_t num_blocks_swapped_in = 0;
+  std::int64_t num_blocks_copied_on_write = 0;
+  std::int64_t num_tokens_recomputed = 0;  // computed once more, by the time they are
+
+  bool operator==(const SchedulerStats&) const = default;
+};
+
+}  // namespace fastpaged

@@ -1,0 +1,170 @@
+// What goes in and out of the scheduler as values, and the copies that a plan asks for.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "bindings/int_arg.h"
+#include "bindings/tensor_arg.h"
+#include "fastpaged/base/check.h"
+#include "fastpaged/ops/copy_blocks.h"
+#include "fastpaged/request/sampling_params.h"
+#include "fastpaged/request/stopping.h"
+#include "fastpaged/scheduler/scheduler_output.h"
+#include "fastpaged/scheduler/scheduler_stats.h"
+
+namespace py = pybind11;
+
+namespace fastpaged::bindings {
+namespace {
+
+SamplingParams make_sampling_params(float temperature, float top_p, const py::object& top_k, float min_p,
+                                    const py::object& seed, const py::object& num_logprobs) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.top_p = top_p;
+  params.top_k = int_arg<std::int32_t>(top_k, "top_k", 0);
+  params.min_p = min_p;
+  params.seed = int_arg<std::uint64_t>(seed, "seed");
+  if (!num_logprobs.is_none()) {
+    params.num_logprobs = int_arg<std::int32_t>(num_logprobs, "num_logprobs", 0);
+  }
+  validate(params);
+  return params;
+}
+
+template <typename Value>
+std::optional<Value> when(bool there, Value value) {
+  return there ? std::optional<Value>(value) : std::nullopt;
+}
+
+std::vector<std::tuple<GroupId, std::int32_t, std::int32_t>> scheduled_rows(const SchedulerOutput& plan) {
+  std::vector<std::tuple<GroupId, std::int32_t, std::int32_t>> rows;
+  rows.reserve(plan.scheduled.size());
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    rows.emplace_back(scheduled.group_id, scheduled.first_token, scheduled.num_tokens);
+  }
+  return rows;
+}
+
+std::vector<SequenceId> scheduled_sequences(const SchedulerOutput& plan) {
+  std::vector<SequenceId> ids;
+  ids.reserve(plan.scheduled.size());
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    ids.push_back(scheduled.sequence_id);
+  }
+  return ids;
+}
+
+const char* name_of(CopyKind kind) {
+  return kind == CopyKind::kSwapOut ? "swap_out" : kind == CopyKind::kSwapIn ? "swap_in" : "copy_on_write";
+}
+
+std::vector<std::tuple<const char*, BlockId, BlockId, std::int32_t>> copy_rows(const SchedulerOutput& plan) {
+  std::vector<std::tuple<const char*, BlockId, BlockId, std::int32_t>> rows;
+  rows.reserve(plan.copies.size());
+  for (const BlockCopy& copy : plan.copies) {
+    rows.emplace_back(name_of(copy.kind), copy.source, copy.destination, copy.num_blocks);
+  }
+  return rows;
+}
+
+bool is_contiguous(const TensorView& view) {
+  std::int64_t expected = 1;
+  for (int axis = view.rank - 1; axis >= 0; --axis) {
+    if (view.shape[axis] > 1 && view.strides[axis] != expected) {
+      return false;
+    }
+    expected *= view.shape[axis];
+  }
+  return true;
+}
+
+// An array of blocks as one tier's memory, and the bytes of one block.
+struct BlockArray {
+  BlockMemory memory;
+  std::int64_t block_bytes = 0;
+
+  BlockArray(const TensorView& view, const std::string& name) {
+    require(view.rank > 0 && is_contiguous(view),
+            [&] { return name + " must be C-contiguous, with the block as its first axis"; });
+    memory = {static_cast<std::byte*>(view.data), view.shape[0]};
+    block_bytes = static_cast<std::int64_t>(size_of(view.dtype));
+    for (int axis = 1; axis < view.rank; ++axis) {
+      block_bytes *= view.shape[axis];
+    }
+    require(block_bytes > 0, [&] { return name + " must have blocks of at least one byte, got 0"; });
+  }
+};
+
+std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, const py::object& host) {
+  if (plan.copies.empty()) {
+    return 0;
+  }
+  const TensorArg device_arg(device, "device", DType::kBFloat16, Access::kWrite);
+  const TensorArg host_arg(host, "host", DType::kBFloat16, Access::kWrite);
+  const BlockArray device_blocks(device_arg.view(), "device");
+  const BlockArray host_blocks(host_arg.view(), "host");
+  require(host_blocks.block_bytes == device_blocks.block_bytes, [&] {
+    return "host must have blocks of " + std::to_string(device_blocks.block_bytes) + " bytes, as device has, got " +
+           std::to_string(host_blocks.block_bytes);
+  });
+  const py::gil_scoped_release release;
+  return copy_blocks(plan.copies, device_blocks.block_bytes, device_blocks.memory, host_blocks.memory);
+}
+
+void bind_request(py::module_& m) {
+  py::class_<SamplingParams>(m, "SamplingParams")
+      .def(py::init(&make_sampling_params), py::kw_only(), py::arg("temperature"), py::arg("top_p"), py::arg("top_k"),
+           py::arg("min_p"), py::arg("seed"), py::arg("num_logprobs"));
+
+  py::enum_<FinishReason>(m, "FinishReason")
+      .value("STOP", FinishReason::kStop)
+      .value("LENGTH", FinishReason::kLength)
+      .value("ABORT", FinishReason::kAbort)
+      .value("ERROR", FinishReason::kError);
+
+  py::class_<SequenceEvent>(m, "SequenceEvent")
+      .def_readonly("group_id", &SequenceEvent::group_id)
+      .def_readonly("sequence_id", &SequenceEvent::sequence_id)
+      .def_property_readonly("token_id", [](const SequenceEvent& e) { return when(e.has_token, e.token_id); })
+      .def_property_readonly("sample_row", [](const SequenceEvent& e) { return when(e.has_token, e.sample_row); })
+      .def_property_readonly("finish_reason", [](const SequenceEvent& e) { return when(e.finished, e.finish_reason); })
+      .def_readonly("group_finished", &SequenceEvent::group_finished);
+}
+
+}  // namespace
+
+void bind_plan(py::module_& m) {
+  bind_request(m);
+
+  py::class_<SchedulerOutput>(m, "SchedulerOutput")
+      .def_property_readonly("scheduled", &scheduled_rows)
+      .def_property_readonly("scheduled_sequences", &scheduled_sequences)
+      .def_property_readonly("copies", &copy_rows)
+      .def_readonly("preempted", &SchedulerOutput::preempted)
+      .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
+      .def_readonly("swapped_in", &SchedulerOutput::swapped_in)
+      .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
+      .def_readonly("num_samples", &SchedulerOutput::num_samples);
+
+  py::class_<SchedulerStats>(m, "SchedulerStats", "What preemption and sharing have cost so far. Read-only.")
+      .def_readonly("num_preemptions", &SchedulerStats::num_preemptions)
+      .def_readonly("num_groups_swapped_out", &SchedulerStats::num_groups_swapped_out)
+      .def_readonly("num_groups_swapped_in", &SchedulerStats::num_groups_swapped_in)
+      .def_readonly("num_blocks_swapped_out", &SchedulerStats::num_blocks_swapped_out)
+      .def_readonly("num_blocks_swapped_in", &SchedulerStats::num_blocks_swapped_in)
+      .def_readonly("num_blocks_copied_on_write", &SchedulerStats::num_blocks_copied_on_write)
+      .def_readonly("num_tokens_recomputed", &SchedulerStats::num_tokens_recomputed);
+
+  m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
+        "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");
+}
+
+}  // namespace fastpaged::bindings

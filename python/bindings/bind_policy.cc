@@ -1,0 +1,54 @@
+// SchedulerPolicy: all that scheduling policies differ in, and the names of its values.
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "bindings/bind.h"
+#include "bindings/int_arg.h"
+#include "bindings/preemption_mode.h"
+#include "fastpaged/scheduler/scheduler_policy.h"
+
+namespace py = pybind11;
+
+namespace fastpaged::bindings {
+namespace {
+
+SchedulerPolicy make_policy(const py::object& preemption_mode, bool chunked_prefill,
+                            const py::object& long_prefill_token_threshold, double watermark, bool counts_running_needs,
+                            bool block_per_branch, bool swapped_before_waiting) {
+  SchedulerPolicy policy;
+  policy.preemption_mode = preemption_mode_arg(preemption_mode, "preemption_mode");
+  policy.chunked_prefill = chunked_prefill;
+  policy.long_prefill_token_threshold =
+      int_arg<std::int32_t>(long_prefill_token_threshold, "long_prefill_token_threshold");
+  policy.watermark = watermark;
+  policy.counts_running_needs = counts_running_needs;
+  policy.block_per_branch = block_per_branch;
+  policy.swapped_before_waiting = swapped_before_waiting;
+  validate(policy);
+  return policy;
+}
+
+}  // namespace
+
+void bind_policy(py::module_& m) {
+  const SchedulerPolicy usual;
+  py::class_<SchedulerPolicy>(m, "SchedulerPolicy", "All that scheduling policies differ in. Read-only.")
+      .def(py::init(&make_policy), py::kw_only(), py::arg("preemption_mode") = name_of(usual.preemption_mode),
+           py::arg("chunked_prefill") = usual.chunked_prefill,
+           py::arg("long_prefill_token_threshold") = usual.long_prefill_token_threshold,
+           py::arg("watermark") = usual.watermark, py::arg("counts_running_needs") = usual.counts_running_needs,
+           py::arg("block_per_branch") = usual.block_per_branch,
+           py::arg("swapped_before_waiting") = usual.swapped_before_waiting)
+      .def_static("paper_2023", &SchedulerPolicy::paper_2023)
+      .def_property_readonly("preemption_mode",
+                             [](const SchedulerPolicy& policy) { return name_of(policy.preemption_mode); })
+      .def_readonly("chunked_prefill", &SchedulerPolicy::chunked_prefill)
+      .def_readonly("long_prefill_token_threshold", &SchedulerPolicy::long_prefill_token_threshold)
+      .def_readonly("watermark", &SchedulerPolicy::watermark)
+      .def_readonly("counts_running_needs", &SchedulerPolicy::counts_running_needs)
+      .def_readonly("block_per_branch", &SchedulerPolicy::block_per_branch)
+      .def_readonly("swapped_before_waiting", &SchedulerPolicy::swapped_before_waiting);
+}
+
+}  // namespace fastpaged::bindings

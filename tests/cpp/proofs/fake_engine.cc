@@ -1,0 +1,252 @@
+#include "proofs/fake_engine.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <ranges>
+#include <string>
+#include <utility>
+
+namespace fastpaged::test {
+
+FakeEngine::FakeEngine(const SchedulerConfig& config, int num_layers)
+    : scheduler_(config), builder_(scheduler_), kv_(scheduler_.kv_cache(), num_layers), rebuild_bound_(scheduler_) {}
+
+void FakeEngine::add(const NewRequest& request) {
+  scheduler_.add(request);
+  const SequenceId id = scheduler_.group(request.id).sequences.at(0)->id();
+  const std::vector<TokenId>& prompt = request.prompt_token_ids;
+  requests_[request.id][id] = {prompt, std::vector<Lineage>(prompt.size(), id), 0};
+  check();
+}
+
+void FakeEngine::abort(GroupId id) {
+  REQUIRE(scheduler_.abort(id));
+  requests_.erase(id);
+  check();
+}
+
+void FakeEngine::finish(GroupId id, SequenceId branch) {
+  REQUIRE(scheduler_.finish(id, branch));
+  forget(id, branch);
+  check();
+}
+
+bool FakeEngine::may_fork(GroupId id) const {
+  std::int64_t num_running = 0;
+  for (const GroupId other : groups()) {
+    const SequenceGroup& group = scheduler_.group(other);
+    num_running += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  }
+  const SequenceGroup& group = scheduler_.group(id);
+  return scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
+         num_running < scheduler_.config().max_num_seqs &&
+         group.num_sequences() < scheduler_.config().max_num_batched_tokens;
+}
+
+void FakeEngine::fork(GroupId id, SequenceId parent) {
+  const SequenceId child = scheduler_.fork(id, parent);
+  Branch branch = requests_.at(id).at(parent);
+  branch.most_computed = static_cast<std::int32_t>(branch.tokens.size()) - 1;
+  REQUIRE(requests_.at(id).emplace(child, std::move(branch)).second);
+  check();
+  check_history();
+}
+
+void FakeEngine::preempt(GroupId id, PreemptionMode mode) {
+  REQUIRE(scheduler_.preempt(id, mode));
+  check();
+}
+
+void FakeEngine::reset() {
+  scheduler_.reset();
+  requests_.clear();
+  unreported_.clear();
+  check_all_given_back();
+}
+
+SchedulerOutput FakeEngine::schedule() {
+  const bool work = scheduler_.has_unfinished();
+  rebuild_bound_.before_schedule(groups());
+  SchedulerOutput plan = scheduler_.schedule();
+  REQUIRE((!work || plan.num_tokens > 0 || !plan.ended.empty()));
+  REQUIRE(plan.ended.size() >= unreported_.size());
+  for (std::size_t i = 0; i < plan.ended.size(); ++i) {
+    const SequenceEvent& end = plan.ended[i];
+    if (i < unreported_.size()) {
+      REQUIRE(unreported_[i] == std::pair(end.group_id, end.sequence_id));
+    } else {
+      unreported_.emplace_back(end.group_id, end.sequence_id);
+      hear(end, true);
+    }
+  }
+  rebuild_bound_.after_schedule(groups(), plan);
+  count(plan);
+  check();
+  return plan;
+}
+
+void FakeEngine::count(const SchedulerOutput& plan) {
+  SchedulerStats& stats = counts_.stats;
+  stats.num_preemptions += std::ssize(plan.preempted);
+  stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
+  stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
+  for (const BlockCopy& copy : plan.copies) {
+    stats.num_blocks_swapped_out += copy.kind == CopyKind::kSwapOut ? copy.num_blocks : 0;
+    stats.num_blocks_swapped_in += copy.kind == CopyKind::kSwapIn ? copy.num_blocks : 0;
+    stats.num_blocks_copied_on_write += copy.kind == CopyKind::kCopyOnWrite ? copy.num_blocks : 0;
+  }
+}
+
+void FakeEngine::compute(const SchedulerOutput& plan) {
+  spoil_free_blocks();
+  check_history();
+  const Batch& batch = builder_.build(plan);
+  REQUIRE(batch.context_lens.size() == plan.scheduled.size());
+  for (std::size_t row = 0; row < plan.scheduled.size(); ++row) {
+    check_context(batch, static_cast<std::int32_t>(row), plan.scheduled[row]);
+  }
+  for (std::size_t row = 0; row < plan.scheduled.size(); ++row) {
+    write(batch, static_cast<std::int32_t>(row), plan.scheduled[row]);
+  }
+}
+
+// What attention would read: all that came before the tokens of this step.
+void FakeEngine::check_context(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled) {
+  const std::int32_t block_size = scheduler_.kv_cache().block_size();
+  const Branch& branch = requests_.at(scheduled.group_id).at(scheduled.sequence_id);
+  REQUIRE(batch.context_lens[row] == scheduled.first_token + scheduled.num_tokens);
+  REQUIRE(batch.query_start[row + 1] - batch.query_start[row] == scheduled.num_tokens);
+  const std::span<const std::int32_t> table =
+      batch.block_tables.subspan(std::int64_t{row} * batch.max_blocks_per_sequence, batch.max_blocks_per_sequence);
+  for (std::int32_t position = 0; position < scheduled.first_token; ++position) {
+    check_slot(scheduler_.kv_cache().device_pool(), table[position / block_size], branch, position);
+  }
+}
+
+void FakeEngine::write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled) {
+  const Branch& branch = requests_.at(scheduled.group_id).at(scheduled.sequence_id);
+  for (std::int32_t i = batch.query_start[row]; i < batch.query_start[row + 1]; ++i) {
+    const std::int32_t position = batch.positions[i];
+    REQUIRE(position == scheduled.first_token + i - batch.query_start[row]);
+    REQUIRE(batch.token_ids[i] == branch.tokens.at(position));
+    kv_.write(batch.slot_mapping[i], branch.lineage.at(position), position);
+  }
+}
+
+void FakeEngine::update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    const auto request = requests_.find(scheduled.group_id);
+    if (request == requests_.end() || !request->second.contains(scheduled.sequence_id)) {
+      continue;
+    }
+    std::int32_t& most = request->second.at(scheduled.sequence_id).most_computed;
+    for (std::int32_t i = scheduled.first_token; i < scheduled.first_token + scheduled.num_tokens; ++i) {
+      counts_.stats.num_tokens_recomputed += i < most ? 1 : 0;
+      most = std::max(most, i + 1);
+    }
+  }
+  const std::vector<SequenceEvent> events = scheduler_.update(plan, tokens);
+  REQUIRE(events.size() >= unreported_.size());
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    if (i < unreported_.size()) {  // heard when it was planned
+      REQUIRE(unreported_[i] == std::pair(events[i].group_id, events[i].sequence_id));
+    } else {
+      hear(events[i], false);
+    }
+  }
+  unreported_.clear();
+  rebuild_bound_.after_update(groups());
+  check();
+  check_history();
+}
+
+void FakeEngine::hear(const SequenceEvent& event, bool at_pool_end) {
+  REQUIRE(event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError));
+  Branch& branch = requests_.at(event.group_id).at(event.sequence_id);
+  if (event.has_token) {
+    branch.tokens.push_back(event.token_id);
+    branch.lineage.push_back(event.sequence_id);
+  }
+  if (event.finished) {
+    counts_.pool_ends += at_pool_end ? 1 : 0;
+    forget(event.group_id, event.sequence_id);
+    REQUIRE(event.group_finished == !requests_.contains(event.group_id));
+  }
+}
+
+void FakeEngine::forget(GroupId id, SequenceId branch) {
+  REQUIRE(requests_.at(id).erase(branch) == 1);
+  if (requests_.at(id).empty()) {
+    requests_.erase(id);
+  }
+}
+
+bool FakeEngine::all_of_it_is_here(const SchedulerOutput& plan) const {
+  return std::ranges::all_of(plan.scheduled, [&](const ScheduledSequence& scheduled) {
+    const auto request = requests_.find(scheduled.group_id);
+    return request != requests_.end() && request->second.contains(scheduled.sequence_id);
+  });
+}
+
+std::vector<GroupId> FakeEngine::groups() const {
+  const auto ids = std::views::keys(requests_);
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<SequenceId> FakeEngine::branches(GroupId id) const {
+  const auto ids = std::views::keys(requests_.at(id));
+  return {ids.begin(), ids.end()};
+}
+
+void FakeEngine::check() const {
+  scheduler_.check_invariants();
+  REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() == std::ssize(requests_));
+  for (const auto& [id, branches] : requests_) {
+    const SequenceGroup& group = scheduler_.group(id);
+    REQUIRE(group.num_sequences() == std::ssize(branches));
+    for (const auto& sequence : group.sequences) {
+      REQUIRE(std::ranges::equal(sequence->token_ids(), branches.at(sequence->id()).tokens));
+    }
+  }
+  const SchedulerStats& stats = scheduler_.stats();
+  REQUIRE(stats.num_preemptions == counts_.stats.num_preemptions);
+  REQUIRE(stats.num_groups_swapped_out == counts_.stats.num_groups_swapped_out);
+  REQUIRE(stats.num_groups_swapped_in == counts_.stats.num_groups_swapped_in);
+  REQUIRE(stats.num_blocks_swapped_out == counts_.stats.num_blocks_swapped_out);
+  REQUIRE(stats.num_blocks_swapped_in == counts_.stats.num_blocks_swapped_in);
+  REQUIRE(stats.num_blocks_copied_on_write == counts_.stats.num_blocks_copied_on_write);
+  REQUIRE(stats.num_tokens_recomputed == counts_.stats.num_tokens_recomputed);
+}
+
+// Every computed token of every branch, wherever its group is.
+void FakeEngine::check_history() {
+  const std::int32_t block_size = scheduler_.kv_cache().block_size();
+  for (const auto& [id, branches] : requests_) {
+    for (const auto& sequence : scheduler_.group(id).sequences) {
+      const BlockTable& table = sequence->table();
+      for (std::int32_t position = 0; position < sequence->num_computed_tokens(); ++position) {
+        check_slot(table.pool(), table.blocks()[position / block_size], branches.at(sequence->id()), position);
+      }
+    }
+  }
+}
+
+void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const Branch& branch, std::int32_t position) {
+  const std::int32_t offset = position % scheduler_.kv_cache().block_size();
+  ++counts_.slots_checked;
+  if (!kv_.holds(pool, block, offset, branch.lineage.at(position), position)) {
+    FAIL("position " << position << " of a branch that began as sequence " << branch.lineage.at(0)
+                     << " is not what was written: block " << block << " of the " << pool.name() << " pool");
+  }
+}
+
+void FakeEngine::check_all_given_back() const {
+  const KVCacheManager& kv_cache = scheduler_.kv_cache();
+  REQUIRE_FALSE(scheduler_.has_unfinished());
+  REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
+  REQUIRE(kv_cache.host_pool().num_free() == kv_cache.host_pool().num_blocks());
+  check();
+}
+
+}  // namespace fastpaged::test

@@ -1,0 +1,79 @@
+// FakeEngine: the real scheduler, the real batch and the real copies around a model that computes nothing. It writes
+// into each KV slot a hash of whose token that is, and looks whether every token that counts as computed, of every
+// request in any state, is still where its block table says, on the device or on the host. What preemption and sharing
+// cost, it counts for itself.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "fastpaged/scheduler/batch_builder.h"
+#include "fastpaged/scheduler/scheduler.h"
+#include "proofs/hashed_kv.h"
+#include "proofs/rebuild_bound.h"
+
+namespace fastpaged::test {
+
+class FakeEngine {
+ public:
+  FakeEngine(const SchedulerConfig& config, int num_layers);
+
+  void add(const NewRequest& request);
+  void abort(GroupId id);
+  void finish(GroupId id, SequenceId branch);
+  [[nodiscard]] bool may_fork(GroupId id) const;
+  void fork(GroupId id, SequenceId parent);
+  void preempt(GroupId id, PreemptionMode mode);
+  void reset();
+
+  // A step, in parts: schedule, copies, compute, update.
+  SchedulerOutput schedule();
+  void copy(std::span<const BlockCopy> copies) { kv_.copy(copies); }
+  void spoil_free_blocks() { kv_.spoil_free_blocks(); }
+  void compute(const SchedulerOutput& plan);
+  void update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens);
+  [[nodiscard]] bool all_of_it_is_here(const SchedulerOutput& plan) const;  // nothing planned has been aborted since
+
+  [[nodiscard]] const Scheduler& scheduler() const { return scheduler_; }
+  [[nodiscard]] std::vector<GroupId> groups() const;
+  [[nodiscard]] std::vector<SequenceId> branches(GroupId id) const;
+  void check_all_given_back() const;
+
+  struct Counts {
+    std::int64_t slots_checked = 0;
+    std::int64_t pool_ends = 0;  // sequences that ended because the pool could not hold more
+    SchedulerStats stats;        // as it must be
+  };
+  [[nodiscard]] const Counts& counts() const { return counts_; }
+  [[nodiscard]] std::int64_t num_trees_rebuilt() const { return rebuild_bound_.num_trees_rebuilt(); }
+
+ private:
+  struct Branch {
+    std::vector<TokenId> tokens;
+    std::vector<Lineage> lineage;  // of each token
+    std::int32_t most_computed = 0;
+  };
+  using Branches = std::map<SequenceId, Branch>;
+
+  void check_context(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
+  void write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
+  void count(const SchedulerOutput& plan);
+  void hear(const SequenceEvent& event, bool at_pool_end);
+  void forget(GroupId id, SequenceId branch);
+  void check() const;
+  void check_history();
+  void check_slot(const BlockPool& pool, BlockId block, const Branch& branch, std::int32_t position);
+
+  Scheduler scheduler_;
+  BatchBuilder builder_;
+  HashedKV kv_;
+  RebuildBound rebuild_bound_;
+  std::map<GroupId, Branches> requests_;                    // unfinished ones
+  std::vector<std::pair<GroupId, SequenceId>> unreported_;  // ended while planning
+  Counts counts_;
+};
+
+}  // namespace fastpaged::test

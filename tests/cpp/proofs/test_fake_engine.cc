@@ -1,0 +1,214 @@
+// Whatever happens to requests, no computed token is ever lost, mixed up, or read from where it is not.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+#include "proof_scale.h"
+#include "proofs/fake_engine.h"
+#include "random.h"
+#include "scheduler/random_requests.h"
+
+namespace fastpaged::test {
+namespace {
+
+// How often each kind of thing happened.
+struct Occurred {
+  std::int64_t steps = 0;
+  std::int64_t slots_checked = 0;
+  std::int64_t pool_ends = 0;
+  std::int64_t forks = 0;
+  std::int64_t trees_rebuilt = 0;
+  std::int64_t resets = 0;
+  std::int64_t aborts_while_planned = 0;
+  std::map<GroupState, std::int64_t> aborts;
+  // Plans that were never updated, by how many of their copies were run.
+  std::int64_t forgotten_with_all_copies = 0;
+  std::int64_t forgotten_with_some = 0;
+  std::int64_t forgotten_with_none = 0;
+  SchedulerStats stats;
+
+  void add(const FakeEngine& engine) {
+    slots_checked += engine.counts().slots_checked;
+    pool_ends += engine.counts().pool_ends;
+    trees_rebuilt += engine.num_trees_rebuilt();
+    const SchedulerStats& more = engine.counts().stats;
+    stats.num_preemptions += more.num_preemptions;
+    stats.num_groups_swapped_out += more.num_groups_swapped_out;
+    stats.num_groups_swapped_in += more.num_groups_swapped_in;
+    stats.num_blocks_swapped_out += more.num_blocks_swapped_out;
+    stats.num_blocks_swapped_in += more.num_blocks_swapped_in;
+    stats.num_blocks_copied_on_write += more.num_blocks_copied_on_write;
+    stats.num_tokens_recomputed += more.num_tokens_recomputed;
+  }
+};
+
+SchedulerConfig config_of_a_life(Random& random) {
+  SchedulerConfig config = random_config(random, random_policy(random));
+  if (random.once_in(3)) {  // room for more to go wrong
+    config.num_blocks = random.between(8, 24);
+    config.num_host_blocks = random.between(0, 24);
+  }
+  return config;
+}
+
+class Life {
+ public:
+  Life(Random& random, Occurred& occurred)
+      : random_(random), occurred_(occurred), engine_(config_of_a_life(random), random.between(2, 3)) {}
+
+  void step() {
+    ++occurred_.steps;
+    between_steps();
+    const SchedulerOutput plan = engine_.schedule();
+    if (random_.once_in(10)) {
+      return forget(plan);
+    }
+    engine_.copy(plan.copies);
+    maybe_end_somebody();
+    if (!engine_.all_of_it_is_here(plan)) {
+      CHECK_THROWS_AS(engine_.compute(plan), std::invalid_argument);
+      return;
+    }
+    engine_.compute(plan);
+    maybe_end_somebody();
+    if (random_.once_in(200)) {
+      ++occurred_.resets;
+      return engine_.reset();
+    }
+    engine_.update(plan, sampled(plan, 40));
+  }
+
+  void quiet_step() {
+    ++occurred_.steps;
+    const SchedulerOutput plan = engine_.schedule();
+    engine_.copy(plan.copies);
+    engine_.compute(plan);
+    engine_.update(plan, sampled(plan, 1000));
+  }
+
+  [[nodiscard]] bool is_over() const { return !engine_.scheduler().has_unfinished(); }
+
+  void end() {
+    engine_.check_all_given_back();
+    occurred_.add(engine_);
+  }
+
+ private:
+  void between_steps() {
+    std::vector<GroupId> groups = engine_.groups();
+    if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
+      engine_.add(random_request(random_, next_id_++, engine_.scheduler().config()));
+    }
+    maybe_end_somebody();
+    for (const GroupId id : engine_.groups()) {
+      if (random_.once_in(4) && engine_.may_fork(id)) {
+        std::vector<SequenceId> branches = engine_.branches(id);
+        engine_.fork(id, random_.one_of(branches));
+        ++occurred_.forks;
+      }
+    }
+    const bool all = random_.once_in(20);
+    for (const GroupId id : engine_.groups()) {
+      if (all || random_.once_in(15)) {
+        engine_.preempt(id, random_mode(random_));
+      }
+    }
+  }
+
+  void maybe_end_somebody() {
+    std::vector<GroupId> groups = engine_.groups();
+    if (groups.empty() || !random_.once_in(12)) {
+      return;
+    }
+    const GroupId id = random_.one_of(groups);
+    std::vector<SequenceId> branches = engine_.branches(id);
+    if (random_.once_in(2)) {
+      return engine_.finish(id, random_.one_of(branches));
+    }
+    ++occurred_.aborts[engine_.scheduler().group(id).state];
+    for (const PlannedSequence& planned : engine_.scheduler().plan().sequences()) {
+      occurred_.aborts_while_planned += planned.group != nullptr && planned.what.group_id == id ? 1 : 0;
+    }
+    engine_.abort(id);
+  }
+
+  // As if the worker had failed, before, while or after copying.
+  void forget(const SchedulerOutput& plan) {
+    const auto num_copies = static_cast<std::int32_t>(plan.copies.size());
+    const bool all = random_.once_in(2);
+    const std::int32_t num_run = all ? num_copies : random_.between(0, random_.once_in(3) ? 0 : num_copies);
+    engine_.copy(std::span(plan.copies).first(num_run));
+    if (num_copies > 0) {
+      ++(num_run == num_copies ? occurred_.forgotten_with_all_copies
+         : num_run == 0        ? occurred_.forgotten_with_none
+                               : occurred_.forgotten_with_some);
+    }
+    if (random_.once_in(2)) {
+      engine_.spoil_free_blocks();
+    }
+  }
+
+  std::vector<SampledToken> sampled(const SchedulerOutput& plan, std::int32_t one_fails_in) {
+    std::vector<SampledToken> tokens;
+    for (std::int32_t i = 0; i < plan.num_samples; ++i) {
+      tokens.push_back({random_.between(0, 49), !random_.once_in(one_fails_in)});
+    }
+    return tokens;
+  }
+
+  Random& random_;
+  Occurred& occurred_;
+  FakeEngine engine_;
+  GroupId next_id_ = 1;
+};
+
+void print(const Occurred& occurred) {
+  const SchedulerStats& stats = occurred.stats;
+  const auto number = [](std::int64_t value) { return static_cast<long long>(value); };
+  std::printf("fake engine: %lld steps, %lld slots checked, %lld forks, %lld fork trees rebuilt\n",
+              number(occurred.steps), number(occurred.slots_checked), number(occurred.forks),
+              number(occurred.trees_rebuilt));
+  std::printf("fake engine: %lld preemptions, %lld groups swapped out and %lld in (%lld and %lld blocks), ",
+              number(stats.num_preemptions), number(stats.num_groups_swapped_out), number(stats.num_groups_swapped_in),
+              number(stats.num_blocks_swapped_out), number(stats.num_blocks_swapped_in));
+  std::printf("%lld blocks copied on write, %lld tokens recomputed\n", number(stats.num_blocks_copied_on_write),
+              number(stats.num_tokens_recomputed));
+}
+
+}  // namespace
+
+TEST_CASE("all live history is where the tables say after every step, and is paid for as counted, whatever happens") {
+  Occurred occurred;
+  const std::int64_t enough = std::int64_t{60'000} * proof_scale();
+  for (std::uint32_t seed = 0; occurred.steps < enough; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Life life(random, occurred);
+    for (int i = 0; i < 60; ++i) {
+      CAPTURE(i);
+      life.step();
+    }
+    for (int i = 0; !life.is_over(); ++i) {
+      CAPTURE(i);
+      REQUIRE(i < 2000);
+      life.quiet_step();
+    }
+    life.end();
+  }
+  print(occurred);
+  const SchedulerStats& stats = occurred.stats;
+  for (const std::int64_t times :
+       {occurred.forks, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets, occurred.aborts_while_planned,
+        occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
+        occurred.aborts[GroupState::kSwapped], occurred.forgotten_with_all_copies, occurred.forgotten_with_some,
+        occurred.forgotten_with_none, stats.num_preemptions, stats.num_groups_swapped_out, stats.num_groups_swapped_in,
+        stats.num_blocks_copied_on_write, stats.num_tokens_recomputed}) {
+    CHECK(times >= 20);
+  }
+}
+
+}  // namespace fastpaged::test

@@ -1,0 +1,61 @@
+// Random configurations and requests, small enough that everything is scarce.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "fastpaged/scheduler/scheduler.h"
+#include "random.h"
+
+namespace fastpaged::test {
+
+inline PreemptionMode random_mode(Random& random) {
+  return static_cast<PreemptionMode>(random.between(0, 2));
+}
+
+inline SchedulerPolicy random_policy(Random& random) {
+  SchedulerPolicy policy;
+  if (random.once_in(4)) {
+    return SchedulerPolicy::paper_2023();
+  }
+  policy.preemption_mode = random_mode(random);
+  policy.chunked_prefill = !random.once_in(4);
+  policy.long_prefill_token_threshold = policy.chunked_prefill && random.once_in(2) ? random.between(1, 4) : 0;
+  policy.watermark = 0.1 * random.between(0, 4);
+  policy.counts_running_needs = random.once_in(2);
+  policy.block_per_branch = random.once_in(3);
+  policy.swapped_before_waiting = random.once_in(3);
+  return policy;
+}
+
+inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& policy) {
+  SchedulerConfig config;
+  config.policy = policy;
+  config.block_size = random.between(1, 4);
+  config.num_blocks = random.between(3, 12);
+  config.num_host_blocks = random.between(0, 12);
+  config.max_num_seqs = random.between(1, 8);
+  config.max_model_len = random.between(2, 40);
+  config.max_num_batched_tokens = random.between(1, 12);
+  if (!policy.chunked_prefill) {
+    config.max_num_batched_tokens += config.max_model_len;
+  }
+  return config;
+}
+
+inline NewRequest random_request(Random& random, GroupId id, const SchedulerConfig& config) {
+  NewRequest request{.id = id};
+  const std::int32_t longest = std::min(config.max_model_len - 1, config.num_blocks * config.block_size);
+  const std::int32_t length = random.once_in(3) ? random.between(1, longest) : random.between(1, (longest + 2) / 3);
+  for (std::int32_t i = 0; i < length; ++i) {
+    request.prompt_token_ids.push_back(random.between(0, 3));
+  }
+  request.stop.max_tokens = random.between(1, 20);
+  if (random.once_in(2)) {
+    request.stop.stop_token_ids = {random.between(25, 49), random.between(0, 24)};
+  }
+  request.sampling.seed = id;
+  return request;
+}
+
+}  // namespace fastpaged::test

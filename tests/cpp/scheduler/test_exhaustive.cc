@@ -1,0 +1,194 @@
+// Every sequence of operations on a tiny pool, up to a depth, each one played from the start, checked and drained.
+#include <doctest/doctest.h>
+
+#include <ranges>
+#include <string>
+#include <vector>
+
+#include "scheduler/world.h"
+
+namespace fastpaged::test {
+namespace {
+
+enum class Operation : std::uint8_t {
+  kAddShort,
+  kAddLong,
+  kStep,
+  kForgottenStep,  // planned, and then the worker fails
+  kSwapStep,       // a step that begins with the oldest running group swapped out
+  kRecomputeStep,  // the same, put back to be recomputed
+  kAbortOldest,
+  kForkYoungest,       // the youngest branch of the youngest group that may be forked
+  kFinishFirstBranch,  // of the youngest group that has several
+};
+
+SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
+  SchedulerConfig config;
+  config.num_blocks = 3;
+  config.block_size = 2;
+  config.num_host_blocks = 2;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = policy.chunked_prefill ? 4 : 8;
+  config.max_model_len = 8;
+  config.policy = policy;
+  return config;
+}
+
+class Explorer {
+ public:
+  explicit Explorer(const SchedulerPolicy& policy) : config_(tiny_pool(policy)) {}
+
+  // All sequences that go on from here, up to `depth` operations in all.
+  void explore(int depth) {
+    World world(config_);
+    play(world);
+    const std::vector<Operation> next = applicable(world);
+    if (!path_.empty()) {
+      ++num_sequences;
+      drain(world);
+    }
+    if (std::ssize(path_) == depth) {
+      return;
+    }
+    for (const Operation operation : next) {
+      path_.push_back(operation);
+      explore(depth);
+      path_.pop_back();
+    }
+  }
+
+  std::int64_t num_sequences = 0;
+
+ private:
+  void play(World& world) const {
+    CAPTURE(text());
+    world.checks_all = false;  // what comes before the last operation was checked as a sequence of its own
+    for (std::size_t i = 0; i < path_.size(); ++i) {
+      world.checks_all = i + 1 == path_.size();
+      perform(world, path_[i]);
+    }
+  }
+
+  void drain(World& world) const {
+    CAPTURE(text());
+    world.checks_all = true;
+    const std::int64_t steps_before = world.num_steps;
+    world.drain();
+    REQUIRE(world.num_steps - steps_before <= 2 * world.num_branch_tokens);
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    for (const Operation operation : path_) {
+      text += std::to_string(static_cast<int>(operation)) + " ";
+    }
+    return text;
+  }
+
+  static GroupId oldest_running(const World& world) {
+    const std::vector<GroupId> running = world.slow.ids(GroupState::kRunning);
+    return running.empty() ? kNobody : running.front();
+  }
+
+  static GroupId to_fork(const World& world) {
+    for (const auto& [id, group] : world.slow.memory.groups | std::views::reverse) {
+      if (world.slow.may_fork(id, group.branches.rbegin()->first)) {
+        return id;
+      }
+    }
+    return kNobody;
+  }
+
+  static GroupId with_branches(const World& world) {
+    for (const auto& [id, group] : world.slow.memory.groups | std::views::reverse) {
+      if (group.size() > 1) {
+        return id;
+      }
+    }
+    return kNobody;
+  }
+
+  static std::vector<Operation> applicable(const World& world) {
+    std::vector<Operation> operations = {Operation::kAddShort, Operation::kAddLong};
+    if (world.scheduler.has_unfinished()) {
+      operations.insert(operations.end(), {Operation::kStep, Operation::kForgottenStep});
+    }
+    if (oldest_running(world) != kNobody) {
+      operations.insert(operations.end(), {Operation::kSwapStep, Operation::kRecomputeStep});
+    }
+    if (!world.slow.memory.groups.empty()) {
+      operations.push_back(Operation::kAbortOldest);
+    }
+    if (to_fork(world) != kNobody) {
+      operations.push_back(Operation::kForkYoungest);
+    }
+    if (with_branches(world) != kNobody) {
+      operations.push_back(Operation::kFinishFirstBranch);
+    }
+    return operations;
+  }
+
+  static void add(World& world, std::size_t prompt) {
+    NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1};
+    request.prompt_token_ids.assign(prompt, 1);
+    request.stop.max_tokens = 3;
+    world.add(request);
+  }
+
+  static void perform(World& world, Operation operation) {
+    const auto& groups = world.slow.memory.groups;
+    switch (operation) {
+      case Operation::kAddShort:
+        return add(world, 1);
+      case Operation::kAddLong:
+        return add(world, 4);
+      case Operation::kStep:
+        return world.step();
+      case Operation::kForgottenStep:
+        static_cast<void>(world.schedule());
+        return;
+      case Operation::kSwapStep:
+        world.preempt(oldest_running(world), PreemptionMode::kSwap);
+        return world.step();
+      case Operation::kRecomputeStep:
+        world.preempt(oldest_running(world), PreemptionMode::kRecompute);
+        return world.step();
+      case Operation::kAbortOldest:
+        return world.abort(groups.begin()->first);
+      case Operation::kForkYoungest:
+        return world.fork(to_fork(world), groups.at(to_fork(world)).branches.rbegin()->first);
+      case Operation::kFinishFirstBranch:
+        return world.finish(with_branches(world), groups.at(with_branches(world)).branches.begin()->first);
+    }
+  }
+
+  SchedulerConfig config_;
+  std::vector<Operation> path_;
+};
+
+void explore_all(const SchedulerPolicy& policy) {
+  const int depth = proof_scale() == 1 ? 6 : proof_scale() < 20 ? 7 : 8;
+  Explorer explorer(policy);
+  explorer.explore(depth);
+  MESSAGE("depth ", depth, ": ", explorer.num_sequences, " sequences of operations");
+}
+
+}  // namespace
+
+TEST_CASE("every sequence of operations on three blocks keeps every promise: swapping") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kSwap;
+  explore_all(policy);
+}
+
+TEST_CASE("every sequence of operations on three blocks keeps every promise: recomputing") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kRecompute;
+  explore_all(policy);
+}
+
+TEST_CASE("every sequence of operations on three blocks keeps every promise: the paper's policy") {
+  explore_all(SchedulerPolicy::paper_2023());
+}
+
+}  // namespace fastpaged::test

@@ -1,0 +1,120 @@
+// Nobody waits for ever: random arrivals, forks and ends on any pool that can hold the largest single request; every
+// step does something, and all is done within the bound that scheduler.h states.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "scheduler/random_requests.h"
+#include "scheduler/world.h"
+
+namespace fastpaged::test {
+namespace {
+
+// The bound without swapped_before_waiting: in every step the oldest group computes a token, or somebody gets an output
+// token, or a branch ends at the pool's end.
+std::int64_t bound_of_one_line(const World& world) {
+  return world.num_branch_tokens + world.num_output_tokens + world.num_branches;
+}
+
+// The bound with it. In every step somebody gets an output token, or a branch ends at the pool's end, or the oldest
+// *running* group O computes a token: O may always take blocks and budget from younger groups. So a step is dull only
+// if it is one of O's own prefill; while O stays the oldest running group nobody preempts it, and it has at most
+// `most_dull_steps` of them before it decodes.
+//
+// How often can another group become O? By O's end: at most once per request. By the entry of an older group E while O
+// runs, and there are two kinds of that. (1) E is the oldest of all: never preempted, it stays O to its end, so this
+// happens at most once per request. (2) The oldest of all, W, does not run. If it is swapped, it is the first to come
+// back and nobody else comes in. So it waits, at the head of the waiting line, nobody passes it there, and E comes back
+// from the host: it is the oldest swapped group, older than all that run. Nobody older than E comes in before W does,
+// so E stays O until it ends or W comes in, as (1): such entries are at most as many as ends and entries of kind (1).
+// That makes at most four terms as O per request, each with its dull steps.
+std::int64_t bound_of_two_lines(const World& world, std::int64_t most_dull_steps) {
+  return world.num_output_tokens + world.num_branches + 4 * world.num_requests * most_dull_steps;
+}
+
+struct Totals {
+  std::int64_t traces = 0;
+  std::int64_t steps = 0;
+  std::int64_t preemptions = 0;
+  std::int64_t ceilings = 0;
+};
+
+// Arrivals over time, in bursts and in pauses; branches come and go.
+void play_trace(Random& random, World& world) {
+  const std::int32_t num_requests = random.between(1, 12);
+  const std::int32_t pause = random.between(1, 6);
+  const bool forks = random.once_in(2);
+  GroupId last_id = 0;
+  while (world.num_requests < num_requests || world.scheduler.has_unfinished()) {
+    while (world.num_requests < num_requests && random.once_in(pause)) {
+      world.add(random_request(random, ++last_id, world.scheduler.config()));
+    }
+    const auto& groups = world.slow.memory.groups;
+    if (!groups.empty() && forks && random.once_in(3) && world.num_branches < 40) {
+      const auto& [id, group] = random.one_of(groups);
+      const SequenceId branch = random.one_of(group.branches).first;
+      random.once_in(8) ? world.finish(id, branch) : world.fork(id, branch);
+    }
+    if (world.scheduler.has_unfinished()) {
+      world.step();
+    }
+    REQUIRE(world.num_steps < 100'000);
+  }
+}
+
+template <typename Bound>
+Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
+  Totals totals;
+  for (unsigned seed = 0; seed < 700U * static_cast<unsigned>(proof_scale()); ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    World world(random_config(random, policy));
+    play_trace(random, world);
+    world.check_drained();
+    REQUIRE(world.num_steps <= bound(world));
+    ++totals.traces;
+    totals.steps += world.num_steps;
+    totals.preemptions += world.num_preemptions;
+    totals.ceilings += world.num_ceilings;
+  }
+  MESSAGE("traces: ", totals.traces, ", steps: ", totals.steps, ", preemptions: ", totals.preemptions,
+          ", ends at the ceiling: ", totals.ceilings);
+  return totals;
+}
+
+}  // namespace
+
+TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, by whatever mode") {
+  for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap, PreemptionMode::kByBranches}) {
+    CAPTURE(static_cast<int>(mode));
+    SchedulerPolicy policy;
+    policy.preemption_mode = mode;
+    const Totals totals = play_traces(policy, bound_of_one_line);
+    CHECK(totals.preemptions > 300);
+    CHECK(totals.ceilings > 100);
+  }
+}
+
+TEST_CASE("swapped before waiting: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.swapped_before_waiting = true;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+  policy.counts_running_needs = false;
+  policy.preemption_mode = PreemptionMode::kSwap;
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+// Whole prompts: a request of one branch has no dull step, and one of several finishes a branch's prefill in each.
+TEST_CASE("the paper's policy: everyone ends in time, too") {
+  const auto bound = [](const World& world) {
+    const bool forked = world.num_branches > world.num_requests;
+    return bound_of_two_lines(world, forked ? world.scheduler.config().max_num_seqs : 0);
+  };
+  const Totals totals = play_traces(SchedulerPolicy::paper_2023(), bound);
+  CHECK(totals.preemptions > 300);
+  CHECK(totals.ceilings > 100);
+}
+
+}  // namespace fastpaged::test

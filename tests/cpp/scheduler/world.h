@@ -1,0 +1,311 @@
+// World: a scheduler, its judge (the slow scheduler) and a toy model, kept side by side through any operations. After
+// each of them everything is compared: queues, tables block by block, free lists, plans, copies, events, statistics;
+// and every branch hears what it would hear alone.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <ranges>
+#include <stdexcept>
+#include <vector>
+
+#include "fastpaged/scheduler/batch_builder.h"
+#include "fastpaged/scheduler/scheduler.h"
+#include "proof_scale.h"
+#include "scheduler/slow_scheduler.h"
+#include "scheduler/toy_model.h"
+
+namespace fastpaged::test {
+
+inline constexpr std::uint64_t kNobody = ~0ULL;  // no group's, no branch's id
+
+// REQUIRES: ids of groups grow with arrival.
+class World {
+ public:
+  explicit World(const SchedulerConfig& config)
+      : scheduler(config), slow(config), builder_(scheduler), model_(scheduler.kv_cache()) {}
+
+  void add(const NewRequest& request) {
+    scheduler.add(request);
+    const SequenceId branch = slow.add(request);
+    expect(request.id, branch);
+    check();
+  }
+
+  void abort(GroupId id) {
+    REQUIRE(scheduler.abort(id) == slow.abort(id));
+    forget_gone();
+    check();
+  }
+
+  void finish(GroupId id, SequenceId branch) {
+    REQUIRE(scheduler.finish(id, branch) == slow.finish(id, branch));
+    forget_gone();
+    check();
+  }
+
+  // A refused fork is an error and changes nothing.
+  void fork(GroupId id, SequenceId branch) {
+    if (slow.may_fork(id, branch)) {
+      const SequenceId child = scheduler.fork(id, branch);
+      REQUIRE(child == slow.fork(id, branch));
+      expect(id, child);
+    } else {
+      CHECK_THROWS_AS(scheduler.fork(id, branch), std::invalid_argument);
+    }
+    check();
+  }
+
+  void preempt(GroupId id, PreemptionMode mode) {
+    REQUIRE(scheduler.preempt(id, mode) == slow.preempt(id, mode));
+    undisturbed_ = false;
+    check();
+  }
+
+  void reset() {
+    scheduler.reset();
+    slow.reset(scheduler.kv_cache().device_pool().free_blocks(), scheduler.kv_cache().host_pool().free_blocks());
+    forget_gone();
+    check_drained();
+    check();
+  }
+
+  // Not always followed by an update(): then the plan is forgotten.
+  SchedulerOutput schedule() {
+    undisturbed_ = undisturbed_ && slow.reported;
+    const std::size_t ended_before = slow.unreported.size();
+    const GroupId oldest = slow.memory.groups.empty() ? kNobody : slow.memory.groups.begin()->first;
+    slow.schedule();
+    SchedulerOutput plan = scheduler.schedule();
+    ++num_steps;
+    num_preemptions += std::ssize(plan.preempted);
+    check_plan(plan);
+    REQUIRE((oldest == kNobody || plan.num_tokens > 0 || plan.ended.size() > ended_before));  // never idle
+    if (undisturbed_ && !scheduler.config().policy.swapped_before_waiting) {
+      REQUIRE(std::ranges::count(plan.preempted, oldest) == 0);
+    }
+    check();
+    return plan;
+  }
+
+  // A plan from which a branch has gone cannot be run.
+  bool refuses_to_run(const SchedulerOutput& plan) {
+    const bool whole = std::ranges::all_of(plan.scheduled, [&](const ScheduledSequence& planned) {
+      const auto group = slow.memory.groups.find(planned.group_id);
+      return group != slow.memory.groups.end() && group->second.branches.contains(planned.sequence_id);
+    });
+    if (!whole) {
+      REQUIRE_THROWS_AS(builder_.build(plan), std::invalid_argument);
+    }
+    return !whole;
+  }
+
+  // failing: a branch whose logits hold a NaN in this step, if it samples.
+  std::vector<SampledToken> run(const SchedulerOutput& plan, SequenceId failing = kNobody) {
+    model_.copy(plan.copies);
+    model_.poison_free_blocks(scheduler.kv_cache());
+    std::vector<SequenceId> branches;
+    for (const ScheduledSequence& scheduled : plan.scheduled) {
+      if (scheduled.samples) {
+        branches.push_back(scheduled.sequence_id);
+      }
+    }
+    std::vector<SampledToken> tokens = model_.run(builder_.build(plan), branches);
+    REQUIRE(std::ssize(tokens) == plan.num_samples);
+    sampled_.clear();
+    for (std::size_t row = 0; row < tokens.size(); ++row) {
+      tokens[row].ok = branches[row] != failing;
+      sampled_[branches[row]] = tokens[row].ok ? std::optional(tokens[row].token_id) : std::nullopt;
+    }
+    return tokens;
+  }
+
+  void update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
+    const std::vector<SequenceEvent> expected = slow.update(sampled_);
+    const std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
+    REQUIRE(events.size() == expected.size());
+    for (std::size_t i = 0; i < events.size(); ++i) {
+      check_event(events[i], expected[i]);
+      hear(events[i]);
+    }
+    check();
+  }
+
+  void step() {
+    const SchedulerOutput plan = schedule();
+    update(plan, run(plan));
+  }
+
+  void drain() {
+    const std::int64_t enough = num_steps + 10 * num_branches * (num_branch_tokens + 1);
+    while (scheduler.has_unfinished()) {
+      REQUIRE(num_steps < enough);
+      step();
+    }
+    check_drained();
+  }
+
+  void check_drained() const {
+    REQUIRE(slow.memory.groups.empty());
+    REQUIRE(told_.empty());
+    REQUIRE_FALSE(scheduler.has_unfinished());
+    REQUIRE(scheduler.num_waiting() + scheduler.num_running() + scheduler.num_swapped() == 0);
+    const KVCacheManager& kv_cache = scheduler.kv_cache();
+    REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
+    REQUIRE(kv_cache.host_pool().num_free() == kv_cache.host_pool().num_blocks());
+  }
+
+  Scheduler scheduler;
+  SlowScheduler slow;
+  bool checks_all = true;  // false: for a while, states are not compared
+  std::int64_t num_steps = 0;
+  std::int64_t num_preemptions = 0;
+  std::int64_t num_ceilings = 0;
+  // What the liveness bounds are made of, over all branches there ever were.
+  std::int64_t num_branches = 0;
+  std::int64_t num_output_tokens = 0;  // that they may have, each
+  std::int64_t num_branch_tokens = 0;  // prompt and output, each
+  std::int64_t num_requests = 0;
+
+ private:
+  struct Told {
+    GroupId group = 0;
+    bool alone = true;  // never in company of another branch
+    PlainAnswer all;
+    std::size_t heard = 0;
+  };
+
+  void expect(GroupId id, SequenceId branch_id) {
+    const SlowGroup& group = slow.memory.groups.at(id);
+    const SlowBranch& branch = group.branches.at(branch_id);
+    const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
+    told_[branch_id] = {.group = id,
+                        .all = answer_plainly(branch.tokens, answered, branch_id, group.stop, scheduler.config())};
+    for (auto& [other, told] : told_) {
+      told.alone = told.alone && (told.group != id || group.size() == 1);
+    }
+    const std::int64_t output =
+        std::min<std::int64_t>(group.stop.max_tokens, scheduler.config().max_model_len - branch.prompt);
+    ++num_branches;
+    num_requests += group.size() == 1 ? 1 : 0;
+    num_output_tokens += output;
+    num_branch_tokens += branch.prompt + output;
+  }
+
+  void forget_gone() {
+    std::erase_if(told_, [&](const auto& entry) {
+      const auto group = slow.memory.groups.find(entry.second.group);
+      const bool ended = std::ranges::any_of(
+          slow.unreported, [&](const SequenceEvent& event) { return event.sequence_id == entry.first; });
+      return !ended && (group == slow.memory.groups.end() || !group->second.branches.contains(entry.first));
+    });
+  }
+
+  void hear(const SequenceEvent& event) {
+    REQUIRE(told_.contains(event.sequence_id));  // neither gone nor ended before
+    Told& told = told_.at(event.sequence_id);
+    if (event.has_token) {
+      REQUIRE(told.heard < told.all.tokens.size());
+      REQUIRE(event.token_id == told.all.tokens[told.heard]);
+      ++told.heard;
+    }
+    if (!event.finished) {
+      return;
+    }
+    const bool at_ceiling = !event.has_token && event.finish_reason == FinishReason::kLength;
+    num_ceilings += at_ceiling ? 1 : 0;
+    if (event.finish_reason != FinishReason::kError && (told.alone || !at_ceiling)) {
+      REQUIRE(told.heard == told.all.tokens.size());
+      REQUIRE(event.finish_reason == told.all.reason);
+    }
+    told_.erase(event.sequence_id);
+  }
+
+  static void check_event(const SequenceEvent& event, const SequenceEvent& expected) {
+    REQUIRE(event.group_id == expected.group_id);
+    REQUIRE(event.sequence_id == expected.sequence_id);
+    REQUIRE(event.has_token == expected.has_token);
+    REQUIRE((!event.has_token || event.sample_row == expected.sample_row));
+    REQUIRE((!event.has_token || event.token_id == expected.token_id));
+    REQUIRE(event.finished == expected.finished);
+    REQUIRE(event.group_finished == expected.group_finished);
+    REQUIRE((!event.finished || event.finish_reason == expected.finish_reason));
+  }
+
+  void check_plan(const SchedulerOutput& plan) const {
+    const SchedulerOutput& expected = slow.plan;
+    REQUIRE(plan.scheduled == expected.scheduled);
+    REQUIRE(plan.preempted == expected.preempted);
+    REQUIRE(plan.swapped_out == expected.swapped_out);
+    REQUIRE(plan.swapped_in == expected.swapped_in);
+    REQUIRE(plan.num_tokens == expected.num_tokens);
+    REQUIRE(plan.num_samples == expected.num_samples);
+    REQUIRE(plan.num_tokens <= scheduler.config().max_num_batched_tokens);
+    std::vector<BlockCopy> copies;
+    for (const BlockCopy& copy : plan.copies) {
+      for (std::int32_t i = 0; i < copy.num_blocks; ++i) {
+        copies.push_back({copy.kind, copy.source + i, copy.destination + i, 1});
+      }
+    }
+    REQUIRE(copies == expected.copies);
+    REQUIRE(plan.ended.size() == expected.ended.size());
+    for (std::size_t i = 0; i < plan.ended.size(); ++i) {
+      check_event(plan.ended[i], expected.ended[i]);
+      const GroupId id = plan.ended[i].group_id;
+      REQUIRE((!plan.ended[i].group_finished ||  // nobody had to go for it
+               std::ranges::count(slow.preempted_for | std::views::values, id) == 0));
+    }
+  }
+
+  void check() const {
+    if (!checks_all) {
+      return;
+    }
+    scheduler.check_invariants();
+    const SlowMemory& memory = slow.memory;
+    REQUIRE(std::ranges::equal(scheduler.kv_cache().device_pool().free_blocks(), memory.device));
+    REQUIRE(std::ranges::equal(scheduler.kv_cache().host_pool().free_blocks(), memory.host));
+    REQUIRE(scheduler.num_waiting() == std::ssize(slow.ids(GroupState::kWaiting)));
+    REQUIRE(scheduler.num_running() == std::ssize(slow.ids(GroupState::kRunning)));
+    REQUIRE(scheduler.num_swapped() == std::ssize(slow.ids(GroupState::kSwapped)));
+    REQUIRE(scheduler.has_unfinished() == (!memory.groups.empty() || !slow.unreported.empty()));
+    REQUIRE(scheduler.stats() == slow.stats);
+    for (const auto& [id, expected] : memory.groups) {
+      check_group(scheduler.group(id), expected);
+    }
+  }
+
+  static void check_group(const SequenceGroup& group, const SlowGroup& expected) {
+    REQUIRE(group.state == expected.state);
+    REQUIRE(group.num_preemptions == expected.num_preemptions);
+    REQUIRE(group.num_sequences() == expected.size());
+    std::size_t index = 0;
+    for (const auto& [id, branch] : expected.branches) {
+      const Sequence& sequence = *group.sequences[index++];
+      REQUIRE(sequence.id() == id);
+      REQUIRE(sequence.num_prompt_tokens() == branch.prompt);
+      REQUIRE(std::ranges::equal(sequence.token_ids(), branch.tokens));
+      REQUIRE(sequence.num_computed_tokens() == branch.computed);
+      REQUIRE(std::ranges::equal(sequence.table().blocks(), branch.blocks));
+      REQUIRE((sequence.rebuild().from != nullptr) == branch.waits_for.has_value());
+      if (branch.waits_for) {
+        REQUIRE(sequence.rebuild().from->id() == branch.waits_for);
+        REQUIRE(sequence.rebuild().num_tokens == branch.common);
+      }
+    }
+    // Rebuilding its tree, a group never needs more blocks than it held.
+    REQUIRE((expected.size() == 1 || expected.decodes() || std::ssize(expected.held()) <= expected.rebuild_limit));
+  }
+
+  BatchBuilder builder_;
+  ToyModel model_;
+  std::map<SequenceId, std::optional<TokenId>> sampled_;
+  std::map<SequenceId, Told> told_;  // branches still to be answered
+  bool undisturbed_ = true;          // nothing was forced, no plan forgotten
+};
+
+}  // namespace fastpaged::test

@@ -1,0 +1,123 @@
+"""The seeded faults: each is one small mistake in the core, that a person could make, as an exact replacement of text.
+
+First the ten that were promised; below them, further ways to go wrong at the same places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In `file`, below cpp/fastpaged, `good` (there exactly once) becomes `bad`."""
+
+    name: str
+    file: str
+    good: str
+    bad: str
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="skipped incref: a fork's blocks are not counted",
+        file="kv_cache/block_table.cc",
+        good="    pool_->retain(block, owner);\n",
+        bad="",
+    ),
+    Fault(
+        name="missed copy-on-write: a branch writes into a shared block",
+        file="kv_cache/kv_cache_manager.cc",
+        good="""    if (table.is_shared(i)) {
+      const BlockId copy""",
+        bad="""    if (table.is_shared(i) && i + 1 < table.size()) {
+      const BlockId copy""",
+    ),
+    Fault(
+        name="wrong free order: the free list is a queue",
+        file="kv_cache/block_pool.cc",
+        good="""  if (--ref_counts_[block] == 0) {
+    free_list_.push_back(block);""",
+        bad="""  if (--ref_counts_[block] == 0) {
+    free_list_.insert(free_list_.begin(), block);""",
+    ),
+    Fault(
+        name="lost wake-up: once a group was swapped out, none comes back",
+        file="scheduler/scheduler_preemption.cc",
+        good="  swapped_for_room_ = false;\n",
+        bad="",
+    ),
+    Fault(
+        name="copy list out of order: last decided, first run",
+        file="scheduler/scheduler_planning.cc",
+        good="  output.copies = kv_cache_.take_copies();\n",
+        bad="  output.copies = kv_cache_.take_copies();\n  std::reverse(output.copies.begin(), output.copies.end());\n",
+    ),
+    Fault(
+        name="off by one in slots: each token goes one slot further",
+        file="scheduler/batch_builder.cc",
+        good="(blocks[index] - index) * block_size;",
+        bad="(blocks[index] - index) * block_size + 1;",
+    ),
+    Fault(
+        name="table not truncated: a group leaves with blocks it never wrote",
+        file="scheduler/scheduler_preemption.cc",
+        good="    sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));\n",
+        bad="",
+    ),
+    Fault(
+        name="double free swallowed: releasing a free block does nothing",
+        file="kv_cache/block_pool.cc",
+        good='  require_held(block, "release", owner);\n',
+        bad="  if (ref_count(block) == 0) {\n    return;\n  }\n",
+    ),
+    Fault(
+        name="watermark ignored: a group is let in down to the last block",
+        file="scheduler/scheduler_planning.cc",
+        good="kv_cache_.num_free_blocks() - num_watermark_blocks_;",
+        bad="kv_cache_.num_free_blocks();",
+    ),
+    Fault(
+        name="abort leaves a table: its blocks never come back",
+        file="scheduler/scheduler.cc",
+        good="""    return false;
+  }
+  remove(found->second);
+""",
+        bad="""    return false;
+  }
+  static_cast<void>(new BlockTable(std::move(found->second.sequences.front()->table())));
+  remove(found->second);
+""",
+    ),
+    Fault(
+        name="copy-on-write without the copy: the branch's new block holds anything",
+        file="kv_cache/kv_cache_manager.cc",
+        good="      copies_.add(CopyKind::kCopyOnWrite, table.blocks()[i], copy);\n",
+        bad="",
+    ),
+    Fault(
+        name="unshared swap: a block that two branches share is counted once on the other tier",
+        file="kv_cache/kv_cache_manager.cc",
+        good="        to.retain(entry->second, table->owner());\n",
+        bad="",
+    ),
+    Fault(
+        name="merged too far: copies are one if their sources are neighbours, wherever they go",
+        file="kv_cache/copy_list.cc",
+        good=" || destination != copy.destination + n",
+        bad="",
+    ),
+    Fault(
+        name="trusted copies: a plan that was never updated counts as carried out",
+        file="scheduler/scheduler_preemption.cc",
+        good="  if (plan_.spent()) {\n",
+        bad="  if (plan_.spent() || !copied_.empty()) {\n",
+    ),
+    Fault(
+        name="stale row: the builder believes what a table held before it changed",
+        file="scheduler/batch_builder.cc",
+        good=" && last.version == table.version()",
+        bad="",
+    ),
+)

@@ -1,0 +1,97 @@
+"""What preemption costs, counted from the plans alone, beside what the engine says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from fastpaged import _core
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.executor.in_process import InProcessExecutor
+
+
+@dataclass(frozen=True)
+class PreemptionCost:
+    """Of all requests together, since the engine was made."""
+
+    num_preemptions: int
+    bytes_swapped_out: int
+    bytes_swapped_in: int
+    tokens_recomputed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_preemptions} preemptions, {self.bytes_swapped_out} bytes swapped out, "
+            f"{self.bytes_swapped_in} in, {self.tokens_recomputed} tokens recomputed"
+        )
+
+
+class CountingExecutor(InProcessExecutor):
+    """Takes the place of an engine's executor, and keeps account of what each request has computed and lost.
+
+    For requests of one sequence, whose plans are all carried out, and none of them aborted.
+    """
+
+    def __init__(self, engine: LLMEngine) -> None:
+        super().__init__(engine.worker, _core.BatchBuilder(engine.scheduler))
+        engine._executor = self
+        self._engine = engine
+        self._block_bytes = engine.worker.kv_memory.array[0].nbytes
+        self._computed: Counter[int] = Counter()  # tokens in the cache, on either tier, by group
+        self._most_computed: Counter[int] = Counter()  # ever
+        self._num_preemptions = 0
+        self._blocks: Counter[str] = Counter()  # from what groups have computed
+        self._blocks_copied: Counter[str] = Counter()  # from the copies
+        self._tokens_recomputed = 0
+
+    def run(self, plan: _core.SchedulerOutput) -> _core.SamplerOutput:
+        """Counts the plan, then runs it."""
+        self._count_moves(plan)
+        for group_id, first, num_tokens in plan.scheduled:
+            if first != self._computed[group_id]:
+                raise AssertionError(f"group {group_id} goes on at {first}, having computed {self._computed[group_id]}")
+            end = self._computed[group_id] = first + num_tokens
+            self._tokens_recomputed += max(0, min(end, self._most_computed[group_id]) - first)
+            self._most_computed[group_id] = max(self._most_computed[group_id], end)
+        return super().run(plan)
+
+    def _count_moves(self, plan: _core.SchedulerOutput) -> None:
+        block_size = self._engine.config.block_size
+        for kind, group_ids in (("swap_out", plan.swapped_out), ("swap_in", plan.swapped_in)):
+            self._blocks[kind] += sum(-(-self._computed[group_id] // block_size) for group_id in group_ids)
+        for kind, _, _, num_blocks in plan.copies:
+            self._blocks_copied[kind] += num_blocks
+        self._num_preemptions += len(plan.preempted)
+        for group_id in (Counter(plan.preempted) - Counter(plan.swapped_out)).elements():
+            self._computed[group_id] = 0
+
+    @property
+    def cost(self) -> PreemptionCost:
+        """As counted here."""
+        return self._cost_of(self._num_preemptions, self._blocks, self._tokens_recomputed)
+
+    def check_what_was_reported(self, name: str) -> None:
+        """AssertionError unless the scheduler, the copies and the memory say the same, to the byte."""
+        stats = self._engine.scheduler.stats
+        blocks = Counter(swap_out=stats.num_blocks_swapped_out, swap_in=stats.num_blocks_swapped_in)
+        moved = self._engine.worker.kv_memory.num_bytes_copied
+        reports = {
+            "the scheduler": self._cost_of(stats.num_preemptions, blocks, stats.num_tokens_recomputed),
+            "the copies": self._cost_of(self._num_preemptions, self._blocks_copied, self._tokens_recomputed),
+            "the memory": PreemptionCost(
+                self._num_preemptions, moved["swap_out"], moved["swap_in"], self._tokens_recomputed
+            ),
+        }
+        for who, reported in reports.items():
+            if reported != self.cost:
+                raise AssertionError(f"{name}: {who} said {reported}; counted were {self.cost}")
+        if self._blocks_copied["copy_on_write"]:
+            raise AssertionError(f"{name}: blocks were copied on write, though nobody shares any")
+
+    def _cost_of(self, num_preemptions: int, blocks: Counter[str], tokens_recomputed: int) -> PreemptionCost:
+        return PreemptionCost(
+            num_preemptions,
+            blocks["swap_out"] * self._block_bytes,
+            blocks["swap_in"] * self._block_bytes,
+            tokens_recomputed,
+        )
