@@ -74,8 +74,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="watermark ignored: a group is let in down to the last block",
         file="scheduler/scheduler_planning.cc",
-        good="kv_cache_.num_free_blocks() - num_watermark_blocks_;",
-        bad="kv_cache_.num_free_blocks();",
+        good="kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;",
+        bad="kv_cache_.num_free_blocks() - running_needs;",
     ),
     Fault(
         name="abort leaves a table: its blocks never come back",
@@ -99,8 +99,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="unshared swap: a block that two branches share is counted once on the other tier",
         file="kv_cache/kv_cache_manager.cc",
-        good="        to.retain(entry->second, table->owner());\n",
+        good="      to.retain(known->second, owner);\n",
         bad="",
+    ),
+    Fault(
+        name="forgotten needs: who came in by this plan counts as if it lacked nothing",
+        file="scheduler/scheduler_planning.cc",
+        good="      *running_needs += missing_blocks(*group);\n",
+        bad="      *running_needs += 0;\n",
     ),
     Fault(
         name="merged too far: copies are one if their sources are neighbours, wherever they go",

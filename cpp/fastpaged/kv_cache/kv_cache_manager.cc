@@ -132,20 +132,27 @@ bool KVCacheManager::move(std::span<BlockTable* const> tables, CopyKind kind, co
   if (num_distinct_blocks({tables.begin(), tables.end()}) > to.num_free()) {
     return false;
   }
-  std::unordered_map<BlockId, BlockId> moved;
+  const bool may_share = tables.size() > 1;
+  std::unordered_map<BlockId, BlockId> moved;  // where tables may share blocks
+  const auto place_of = [&](BlockId block, SequenceId owner) {
+    const auto known = may_share ? moved.find(block) : moved.end();
+    if (known != moved.end()) {
+      to.retain(known->second, owner);
+      return known->second;
+    }
+    const BlockId place = take(to, owner);
+    copies_.add(kind, block, place);
+    if (may_share) {
+      moved.emplace(block, place);
+    }
+    return place;
+  };
   std::vector<std::vector<BlockId>> new_blocks;
   for (const BlockTable* table : tables) {
     std::vector<BlockId>& blocks = new_blocks.emplace_back();
     blocks.reserve(table->blocks().size());
     for (const BlockId block : table->blocks()) {
-      const auto [entry, first_time] = moved.try_emplace(block, 0);
-      if (first_time) {
-        entry->second = take(to, table->owner());
-        copies_.add(kind, block, entry->second);
-      } else {
-        to.retain(entry->second, table->owner());
-      }
-      blocks.push_back(entry->second);
+      blocks.push_back(place_of(block, table->owner()));
     }
   }
   // Given back in reverse, as they were taken: the next tables find them in order.

@@ -155,6 +155,7 @@ void Scheduler::remove(SequenceGroup& group) {
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_sequences() : 0;
   const GroupId id = group.id;
+  std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });
   groups_.erase(id);
 }
 

@@ -108,10 +108,11 @@ class Scheduler {
   bool plan_prefill(SequenceGroup& group);  // the same
   void let_in();
   [[nodiscard]] SequenceGroup* next_in_line() const;
-  [[nodiscard]] bool may_enter(const SequenceGroup& group) const;
-  void enter(SequenceGroup& group);
+  [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs) const;
+  bool enter(SequenceGroup& group);  // false: it does not run after all
   [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
+  [[nodiscard]] std::int64_t missing_blocks_of_running() const;  // 0 if the policy does not count them
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself

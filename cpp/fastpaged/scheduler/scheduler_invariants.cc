@@ -40,6 +40,9 @@ void Scheduler::check_invariants() const {
     invariant(group.id == id, "Scheduler: a group under another's id");
     check_group(group);
   }
+  for (const ForcedPreemption& forced : forced_) {
+    invariant(groups_.contains(forced.id), "Scheduler: told to preempt a group that has gone");
+  }
   for (const PlannedSequence& planned : plan_.sequences()) {
     invariant(planned.group == nullptr || running_.contains(*planned.group), "Scheduler: planned, but not running");
     invariant(planned.group == nullptr || planned.group->find(planned.what.sequence_id) == planned.sequence,

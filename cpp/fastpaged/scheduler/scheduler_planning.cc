@@ -1,6 +1,7 @@
 // What a step computes: who runs goes on, who is in line comes in.
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/scheduler/scheduler.h"
@@ -148,12 +149,25 @@ Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequen
 }
 
 void Scheduler::let_in() {
+  std::optional<std::int64_t> running_needs;  // summed up once, or a step that lets in many would take their square
   while (plan_.budget() > 0) {
     SequenceGroup* group = next_in_line();
-    if (group == nullptr || !may_enter(*group)) {
+    if (group == nullptr) {
       return;
     }
-    enter(*group);
+    if (!running_needs) {
+      running_needs = missing_blocks_of_running();
+    }
+    if (!may_enter(*group, *running_needs)) {
+      return;
+    }
+    const std::size_t num_preempted = preempted_.size();
+    const bool runs = enter(*group);
+    if (preempted_.size() > num_preempted) {
+      running_needs.reset();
+    } else if (runs && config_.policy.counts_running_needs) {
+      *running_needs += missing_blocks(*group);
+    }
   }
 }
 
@@ -168,7 +182,7 @@ SequenceGroup* Scheduler::next_in_line() const {
   return kept_out ? nullptr : &waiting_.oldest();
 }
 
-bool Scheduler::may_enter(const SequenceGroup& group) const {
+bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs) const {
   if (running_.empty()) {
     return true;  // all there is is its own: never stuck
   }
@@ -182,19 +196,16 @@ bool Scheduler::may_enter(const SequenceGroup& group) const {
   if (num_tokens > plan_.budget() && (group.decodes() || !config_.policy.chunked_prefill)) {
     return false;
   }
-  std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_;
+  std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;
   if (group.state == GroupState::kSwapped) {
     spare -= num_held_blocks(group);
   }
   spare -= group.state == GroupState::kSwapped && config_.policy.block_per_branch ? group.num_sequences()
                                                                                   : missing_blocks(group);
-  for (std::size_t i = 0; config_.policy.counts_running_needs && i < running_.size(); ++i) {
-    spare -= missing_blocks(running_[i]);
-  }
   return spare >= 0;
 }
 
-void Scheduler::enter(SequenceGroup& group) {
+bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
     swapped_in_.push_back(group.id);
@@ -202,7 +213,7 @@ void Scheduler::enter(SequenceGroup& group) {
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);
-  static_cast<void>(group.decodes() ? plan_decode(group) : plan_prefill(group));
+  return group.decodes() ? plan_decode(group) : plan_prefill(group);
 }
 
 // Blocks that the known tokens of this group still lack.
@@ -214,6 +225,14 @@ std::int64_t Scheduler::missing_blocks(const SequenceGroup& group) const {
                    ? kv_cache_.blocks_for(sequence->num_tokens()) - shared_blocks
                    : kv_cache_.missing_blocks(sequence->table(), sequence->num_computed_tokens(),
                                               sequence->num_uncomputed_tokens());
+  }
+  return missing;
+}
+
+std::int64_t Scheduler::missing_blocks_of_running() const {
+  std::int64_t missing = 0;
+  for (std::size_t i = 0; config_.policy.counts_running_needs && i < running_.size(); ++i) {
+    missing += missing_blocks(running_[i]);
   }
   return missing;
 }
