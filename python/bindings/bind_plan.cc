@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/bind.h"
@@ -24,8 +26,43 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
+std::vector<std::vector<TokenId>> bad_words_arg(const py::object& bad_words) {
+  std::vector<std::vector<TokenId>> words;
+  for_each_item(bad_words, "bad_words",
+                [&](const py::object& word, auto&& name) { words.push_back(token_ids_arg(word, name())); });
+  return words;
+}
+
+std::vector<TokenRules::Bias> logit_bias_arg(const py::dict& logit_bias) {
+  std::vector<TokenRules::Bias> biases;
+  for (const auto& [id, bias] : logit_bias) {
+    biases.push_back({int_arg<TokenId>(id, "a key of logit_bias", 0),
+                      static_cast<float>(py::float_(py::reinterpret_borrow<py::object>(bias)))});
+  }
+  return biases;
+}
+
+// Null if there is nothing in them.
+std::shared_ptr<const TokenRules> make_rules(const py::dict& logit_bias, const py::object& allowed_token_ids,
+                                             const py::object& end_token_ids, const py::object& bad_words) {
+  TokenRules rules;
+  rules.logit_bias = logit_bias_arg(logit_bias);
+  if (!allowed_token_ids.is_none()) {
+    rules.allowed_token_ids = token_ids_arg(allowed_token_ids, "allowed_token_ids");
+    require(!rules.allowed_token_ids.empty(), [] { return "allowed_token_ids must be None or hold an id, got none"; });
+  }
+  rules.end_token_ids = token_ids_arg(end_token_ids, "end_token_ids");
+  rules.bad_words = bad_words_arg(bad_words);
+  const bool empty = rules.logit_bias.empty() && rules.allowed_token_ids.empty() && rules.end_token_ids.empty() &&
+                     rules.bad_words.empty();
+  return empty ? nullptr : std::make_shared<const TokenRules>(std::move(rules));
+}
+
 SamplingParams make_sampling_params(float temperature, float top_p, const py::object& top_k, float min_p,
-                                    const py::object& seed, const py::object& num_logprobs) {
+                                    const py::object& seed, const py::object& num_logprobs, float presence_penalty,
+                                    float frequency_penalty, float repetition_penalty, const py::object& min_tokens,
+                                    const py::dict& logit_bias, const py::object& allowed_token_ids,
+                                    const py::object& end_token_ids, const py::object& bad_words) {
   SamplingParams params;
   params.temperature = temperature;
   params.top_p = top_p;
@@ -35,6 +72,11 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
   if (!num_logprobs.is_none()) {
     params.num_logprobs = int_arg<std::int32_t>(num_logprobs, "num_logprobs", 0);
   }
+  params.presence_penalty = presence_penalty;
+  params.frequency_penalty = frequency_penalty;
+  params.repetition_penalty = repetition_penalty;
+  params.min_tokens = int_arg<std::int32_t>(min_tokens, "min_tokens", 0);
+  params.rules = make_rules(logit_bias, allowed_token_ids, end_token_ids, bad_words);
   validate(params);
   return params;
 }
@@ -122,7 +164,10 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
 void bind_request(py::module_& m) {
   py::class_<SamplingParams>(m, "SamplingParams")
       .def(py::init(&make_sampling_params), py::kw_only(), py::arg("temperature"), py::arg("top_p"), py::arg("top_k"),
-           py::arg("min_p"), py::arg("seed"), py::arg("num_logprobs"));
+           py::arg("min_p"), py::arg("seed"), py::arg("num_logprobs"), py::arg("presence_penalty") = 0.0F,
+           py::arg("frequency_penalty") = 0.0F, py::arg("repetition_penalty") = 1.0F, py::arg("min_tokens") = 0,
+           py::arg("logit_bias") = py::dict(), py::arg("allowed_token_ids") = py::none(),
+           py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple());
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)

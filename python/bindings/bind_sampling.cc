@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,15 +41,27 @@ SamplerOutput sample_batch(DeviceSampler& sampler, const py::object& logits, con
   return sampler.sample(logits, batch.sample_requests);
 }
 
-SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, const std::vector<SamplingParams>& params,
-                          const std::vector<std::int64_t>& positions) {
-  require(params.size() == positions.size(), [&] {
-    return "positions must have one entry per params, got " + std::to_string(positions.size()) + " for " +
-           std::to_string(params.size());
+void require_one_each(std::size_t count, const std::string& name, std::size_t num_params) {
+  require(count == num_params, [&] {
+    return name + " must have one entry per params, got " + std::to_string(count) + " for " +
+           std::to_string(num_params);
   });
+}
+
+using Histories = std::vector<std::pair<std::vector<TokenId>, std::vector<TokenId>>>;  // (prompt, output) of each row
+
+SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, const std::vector<SamplingParams>& params,
+                          const std::vector<std::int64_t>& positions, std::optional<Histories> histories) {
+  require_one_each(positions.size(), "positions", params.size());
+  if (!histories) {
+    histories.emplace(params.size());
+  }
+  require_one_each(histories->size(), "histories", params.size());
   std::vector<SampleRequest> requests;
   for (std::size_t i = 0; i < params.size(); ++i) {
-    requests.push_back({params[i], positions[i]});
+    auto& [tokens, output] = (*histories)[i];
+    tokens.insert(tokens.end(), output.begin(), output.end());
+    requests.push_back({params[i], positions[i], static_cast<std::int32_t>(output.size()), tokens});
   }
   return sampler.sample(logits, requests);
 }
@@ -108,7 +121,9 @@ void bind_sampling(py::module_& m) {
       .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),
            "Uses the sampling params the builder kept beside the batch. Releases the GIL.")
       .def("sample_rows", &sample_rows, py::arg("logits"), py::arg("params"), py::arg("positions"),
-           "The same for rows of no batch: params and position of each row. Releases the GIL.");
+           py::arg("histories") = py::none(),
+           "The same for rows of no batch: params and position of each row, and the tokens before it, prompt and "
+           "output. Releases the GIL.");
 }
 
 }  // namespace fastpaged::bindings

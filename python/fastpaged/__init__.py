@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-    from fastpaged.sampling_params import SamplingParams
+    from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
 __all__ = [
     "LLM",
@@ -38,6 +38,7 @@ __all__ = [
     "RequestLostError",
     "RequestMetrics",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "__version__",
 ]
@@ -54,7 +55,7 @@ def _home(name: str) -> str:
             return "fastpaged.engine.llm_engine"
         case "EngineConfig":
             return "fastpaged.config"
-        case "SamplingParams":
+        case "SamplingParams" | "RequestOutputKind":
             return "fastpaged.sampling_params"
         case _ if name.endswith("Error"):
             return "fastpaged.errors"

@@ -165,8 +165,24 @@ class SchedulerPolicy:
 
 class SamplingParams:
     def __init__(
-        self, *, temperature: float, top_p: float, top_k: int, min_p: float, seed: int, num_logprobs: int | None
-    ) -> None: ...
+        self,
+        *,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        min_p: float,
+        seed: int,
+        num_logprobs: int | None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        min_tokens: int = 0,
+        logit_bias: dict[int, float] = ...,
+        allowed_token_ids: Sequence[int] | None = None,
+        end_token_ids: Sequence[int] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
@@ -363,6 +379,11 @@ class Sampler:
     def sample(self, logits: npt.NDArray[np.float32], batch: Batch) -> SamplerOutput:
         """Uses the sampling params the builder kept beside the batch. Releases the GIL."""
     def sample_rows(
-        self, logits: npt.NDArray[np.float32], params: Sequence[SamplingParams], positions: Sequence[int]
+        self,
+        logits: npt.NDArray[np.float32],
+        params: Sequence[SamplingParams],
+        positions: Sequence[int],
+        histories: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
     ) -> SamplerOutput:
-        """The same for rows of no batch: params and position of each row. Releases the GIL."""
+        """The same for rows of no batch: params and position of each row, and the tokens before it, prompt and output.
+        Releases the GIL."""

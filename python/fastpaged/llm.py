@@ -56,8 +56,8 @@ class LLM:
         sampling_params: one for all, or one per prompt; None is SamplingParams().
         use_tqdm: show how many prompts are done on stderr.
 
-        A bad prompt raises InvalidRequestError naming its index, and nothing runs. An exception on the way (also
-        KeyboardInterrupt) aborts these requests; the LLM stays usable.
+        Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
+        nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
         prompt_list = _as_prompt_list(prompts)
         requests = self._prepare(prompt_list, _params_per_prompt(sampling_params, len(prompt_list)))
@@ -72,7 +72,8 @@ class LLM:
         return [finished[request.request_id] for request in requests]
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Yields the request as it stands after each of its steps (text and token_ids so far), the last one finished.
+        """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
+        DELTA what is new (maybe a token without a text); FINAL_ONLY yields once.
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """

@@ -14,20 +14,24 @@ class Logprob:
 
     logprob: float
     rank: int  # 1 is the most likely
-    decoded_token: str
+    decoded_token: str | None  # None without detokenize
 
 
 @dataclass(frozen=True)
 class CompletionOutput:
-    """One answer.
+    """One answer; with output_kind DELTA, what is new in text, token_ids and logprobs.
 
-    text: the prompt's text with the answer, less the prompt's text. The token that ended the answer is not in it.
-    token_ids: every generated token, the ending one included.
+    text: the prompt's text with the answer, less the prompt's text, up to where the first stop string begins. That, or
+        the token that ended the answer, is in it only with include_stop_str_in_output. While the answer grows, an end
+        that may still become a stop string or a character is held back. Always "" without detokenize.
+    token_ids: every generated token, the ending one and those of a stop string included.
+    cumulative_logprob: of the whole answer so far, with deltas too.
     logprobs: per generated token, {token id: Logprob}: the token itself first, then the alternatives, best first.
         None, like cumulative_logprob, unless SamplingParams.logprobs asked.
-    finish_reason: None while running. "stop": an end-of-sequence token. "length": max_tokens, the context, or the end
-        of the KV pool. "abort": the caller's wish. "error": this request's own computation failed.
-    stop_reason: what stopped it beside end-of-sequence, for which it is None.
+    finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
+        max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
+        computation failed.
+    stop_reason: what stopped it: the stop string, or the id of the stop token; None for end-of-sequence.
     seed: the seed in use, drawn or given; None for an unseeded greedy request.
     """
 
@@ -60,7 +64,10 @@ class RequestMetrics:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """A request as it stood after one step. prompt is None when only token ids were given."""
+    """A request as it stood after one step; with output_kind DELTA, what is new since the output before.
+
+    prompt is None when only token ids were given.
+    """
 
     request_id: str
     prompt: str | None

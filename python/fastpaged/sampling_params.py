@@ -2,54 +2,127 @@
 
 from __future__ import annotations
 
-import reprlib
+import enum
 import warnings
-from dataclasses import dataclass
-from numbers import Integral, Real
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
 
-from fastpaged.errors import InvalidRequestError
+from fastpaged import param_checks as check
+from fastpaged.param_checks import refusal
 
 GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 MIN_TEMPERATURE = 0.01  # smaller ones, when not greedy, overflow the softmax for nothing
 MAX_SEED = 2**64 - 1
+MAX_BIAS = 100.0
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_LENGTH = 256  # characters
+SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+
+_FLAGS = (
+    "include_stop_str_in_output",
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+)
+
+
+class RequestOutputKind(enum.Enum):
+    """What each RequestOutput of a request holds."""
+
+    CUMULATIVE = 0  # everything so far
+    DELTA = 1  # what is new since the last one
+    FINAL_ONLY = 2  # everything, once, when the request has finished
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """How the next tokens are chosen, and when to stop.
 
+    presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often
+        as it came. 0 is off.
+    repetition_penalty: finite, > 0; the logits of the prompt's and the output's tokens are divided by it if above 0,
+        else multiplied. 1 is off.
     temperature: [0, 2]; below 1e-5 the most likely token is taken (greedy), and top_p, top_k, min_p are reset.
     top_p: (0, 1]; keep the smallest set of tokens whose probability reaches it. 1 is off.
     top_k: keep the k most likely tokens. 0 or -1 is off.
     min_p: [0, 1]; keep tokens at least this likely relative to the best. 0 is off.
     seed: 0 to 2**64 - 1; with it, the answer depends on the request alone. None or -1: the engine draws one
         and shows it as CompletionOutput.seed.
-    max_tokens: the most tokens to generate; None is the rest of the model's context. More than that is cut to it.
+    stop: strings that end the answer; one, or a list; a tuple from then on. Needs detokenize.
+    stop_token_ids: tokens that end the answer beside end-of-sequence, under ignore_eos too; a tuple from then on.
+    bad_words: strings that the output may not come to hold as these very tokens, each with and without a space before
+        it: their last token is barred once the output ends in the tokens before it. At most 1,024 of at most 256
+        characters; a tuple from then on.
+    include_stop_str_in_output: show the stop string, too.
     ignore_eos: go on after an end-of-sequence token.
+    max_tokens: the most tokens to generate; None is the rest of the model's context. More than that is cut to it.
+    min_tokens: the tokens that would end the answer are barred until so many tokens are generated; <= max_tokens.
     logprobs: return the logprob of each generated token and of this many alternatives. None is off, -1 the whole
         vocabulary; at most the engine's max_logprobs.
+    detokenize: make text. Without it CompletionOutput.text stays empty.
     skip_special_tokens: leave special tokens out of the text.
+    spaces_between_special_tokens: accepted for the habit's sake; it changes nothing, for the text is made by the
+        tokenizer's own decoder, which knows no such spaces.
+    output_kind: what each RequestOutput holds.
+    logit_bias: {token id: what is added to its logit}, cut to [-100, 100].
+    allowed_token_ids: the only tokens that may come; not empty; a tuple from then on.
 
     Raises InvalidRequestError naming the field, the value and what is allowed.
     """
 
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    max_tokens: int | None = 16
+    stop: str | Sequence[str] | None = None
+    stop_token_ids: Sequence[int] | None = None
+    bad_words: Sequence[str] | None = None
+    include_stop_str_in_output: bool = False
     ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
     logprobs: int | None = None
+    detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
+    allowed_token_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         self._check_numbers()
+        self._check_penalties()
         self._check_limits()
-        for name in ("ignore_eos", "skip_special_tokens"):
+        self._check_token_rules()
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise _refusal(name, getattr(self, name), "True or False")
+                raise refusal(name, getattr(self, name), "True or False")
+        self._check_text()
         self._normalize_temperature()
+
+    @classmethod
+    def from_optional(cls, **given: Any) -> SamplingParams:
+        """As from a request's body, where None is a field that was not given (but max_tokens=None is the rest of the
+        context) and the token ids of logit_bias may be strings."""
+        defaults = {f.name: f.default for f in fields(cls) if f.default is not MISSING}
+        wanted = {
+            name: value
+            for name, value in given.items()
+            if value is not None or name == "max_tokens" or name not in defaults
+        }
+        if isinstance(wanted.get("logit_bias"), Mapping):
+            wanted["logit_bias"] = {_as_id(key): bias for key, bias in wanted["logit_bias"].items()}
+        return cls(**wanted)
+
+    def clone(self) -> SamplingParams:
+        """An equal one that shares nothing changeable."""
+        return replace(self)
 
     @property
     def greedy(self) -> bool:
@@ -57,25 +130,68 @@ class SamplingParams:
         return self.temperature == 0.0
 
     def _check_numbers(self) -> None:
-        self._set("temperature", _number("temperature", self.temperature, 0.0, 2.0, "a number in [0, 2]"))
-        self._set("top_p", _number("top_p", self.top_p, 0.0, 1.0, "a number in (0, 1]"))
+        self._set("temperature", check.number("temperature", self.temperature, 0.0, 2.0, "a number in [0, 2]"))
+        self._set("top_p", check.number("top_p", self.top_p, 0.0, 1.0, "a number in (0, 1]"))
         if self.top_p == 0.0:
-            raise _refusal("top_p", self.top_p, "a number in (0, 1]")
-        self._set("min_p", _number("min_p", self.min_p, 0.0, 1.0, "a number in [0, 1]"))
-        top_k = _integer("top_k", self.top_k, -1, 2**31 - 1, "0 or -1 (off), or an integer from 1 to 2**31 - 1")
+            raise refusal("top_p", self.top_p, "a number in (0, 1]")
+        self._set("min_p", check.number("min_p", self.min_p, 0.0, 1.0, "a number in [0, 1]"))
+        top_k = check.integer("top_k", self.top_k, -1, 2**31 - 1, "0 or -1 (off), or an integer from 1 to 2**31 - 1")
         self._set("top_k", max(top_k, 0))
+
+    def _check_penalties(self) -> None:
+        for name in ("presence_penalty", "frequency_penalty"):
+            self._set(name, check.number(name, getattr(self, name), -2.0, 2.0, "a number in [-2, 2]"))
+        penalty, allowed = self.repetition_penalty, "a finite number > 0, within float32"
+        self._set(
+            "repetition_penalty",
+            check.number("repetition_penalty", penalty, SMALLEST_FLOAT32, LARGEST_FLOAT32, allowed),
+        )
 
     def _check_limits(self) -> None:
         if self.seed is not None:
-            seed = _integer("seed", self.seed, -1, MAX_SEED, "None or -1 (drawn), or an integer from 0 to 2**64 - 1")
+            allowed = "None or -1 (drawn), or an integer from 0 to 2**64 - 1"
+            seed = check.integer("seed", self.seed, -1, MAX_SEED, allowed)
             self._set("seed", None if seed == -1 else seed)
         if self.max_tokens is not None:
             allowed = "None (the rest of the context), or an integer from 1 to 2**31 - 1"
-            self._set("max_tokens", _integer("max_tokens", self.max_tokens, 1, 2**31 - 1, allowed))
+            self._set("max_tokens", check.integer("max_tokens", self.max_tokens, 1, 2**31 - 1, allowed))
+        most = 2**31 - 1 if self.max_tokens is None else self.max_tokens
+        allowed = "an integer from 0 to " + ("2**31 - 1" if self.max_tokens is None else f"max_tokens = {most}")
+        self._set("min_tokens", check.integer("min_tokens", self.min_tokens, 0, most, allowed))
         if self.logprobs is not None:
             logprobs = 1 if self.logprobs is True else self.logprobs
             allowed = "None (off), -1 (the whole vocabulary), or an integer >= 0"
-            self._set("logprobs", _integer("logprobs", logprobs, -1, 2**31 - 1, allowed))
+            self._set("logprobs", check.integer("logprobs", logprobs, -1, 2**31 - 1, allowed))
+
+    def _check_token_rules(self) -> None:
+        ids = () if self.stop_token_ids is None else self.stop_token_ids
+        self._set("stop_token_ids", check.token_ids("stop_token_ids", ids, "None, or a list of token ids"))
+        if self.allowed_token_ids is not None:
+            allowed = "None, or a list of at least one token id"
+            checked = check.token_ids("allowed_token_ids", self.allowed_token_ids, allowed)
+            if not checked:
+                raise refusal("allowed_token_ids", self.allowed_token_ids, allowed)
+            self._set("allowed_token_ids", checked)
+        if self.logit_bias is not None:
+            self._set("logit_bias", check.biases("logit_bias", self.logit_bias, MAX_BIAS))
+
+    def _check_text(self) -> None:
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise refusal("output_kind", self.output_kind, "a RequestOutputKind")
+        stop = check.strings("stop", self.stop, "None, a non-empty string, or a list of them")
+        if stop and not self.detokenize:
+            raise refusal("stop", self.stop, "None when detokenize is False")
+        self._set("stop", stop)
+        allowed = f"None, or a list of at most {MAX_BAD_WORDS} non-empty strings"
+        if isinstance(self.bad_words, str):  # a string is a sequence, of its characters
+            raise refusal("bad_words", self.bad_words, allowed)
+        bad_words = check.strings("bad_words", self.bad_words, allowed)
+        if len(bad_words) > MAX_BAD_WORDS:
+            raise refusal("bad_words", f"{len(bad_words)} strings", allowed)
+        for position, word in enumerate(bad_words):
+            if len(word) > MAX_BAD_WORD_LENGTH:
+                raise refusal(f"bad_words[{position}]", word, f"at most {MAX_BAD_WORD_LENGTH} characters long")
+        self._set("bad_words", bad_words)
 
     def _normalize_temperature(self) -> None:
         if self.temperature < GREEDY_BELOW:
@@ -85,29 +201,10 @@ class SamplingParams:
             warnings.warn(f"temperature {self.temperature} is raised to {MIN_TEMPERATURE}; 0 is greedy", stacklevel=4)
             self._set("temperature", MIN_TEMPERATURE)
 
-    def _set(self, name: str, value: float | int | None) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
 
-def _refusal(name: str, value: object, allowed: str) -> InvalidRequestError:
-    # Python refuses to write integers of thousands of digits.
-    huge = isinstance(value, int) and value.bit_length() > 256
-    return InvalidRequestError(f"{name} must be {allowed}, got {'a huge integer' if huge else reprlib.repr(value)}")
-
-
-def _number(name: str, value: object, low: float, high: float, allowed: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise _refusal(name, value, allowed)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise _refusal(name, value, allowed) from None
-    if not low <= number <= high:  # NaN is in no range
-        raise _refusal(name, value, allowed)
-    return number
-
-
-def _integer(name: str, value: object, low: int, high: int, allowed: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
-        raise _refusal(name, value, allowed)
-    return int(value)
+def _as_id(key: object) -> object:
+    """JSON has strings for keys; what is no decimal number stays as it is, to be refused."""
+    return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10 else key

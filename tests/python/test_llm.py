@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os.path
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fastpaged import LLM, EngineClosedError, InvalidRequestError, ModelNotFoundError, RequestOutput, SamplingParams
+from fastpaged import (
+    LLM,
+    EngineClosedError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    RequestOutput,
+    RequestOutputKind,
+    SamplingParams,
+)
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 64}
@@ -189,6 +199,81 @@ def test_streams_and_generate_may_be_interleaved(llm: LLM) -> None:
         growth = [seen[0][i], seen[1][i], *rest[i]]
         assert [len(token_ids) for token_ids in growth] == [1, 2, 3, 4, 5, 6]
         assert growth[-1] == expected[i]
+
+
+# ---- what a stream shows, and stop strings
+
+# Seeds whose answers hold bytes that are no UTF-8, as those of a random model do, and prompts cut inside a character.
+WILD = [
+    SamplingParams(temperature=1.5, seed=seed, max_tokens=24, ignore_eos=True, skip_special_tokens=False)
+    for seed in range(4)
+]
+CUT = [tuple(b"caf\xc3"), tuple(b"\xf0\x9f"), tuple(b"ab")]
+
+
+def byte_ids(llm: LLM, raw: tuple[int, ...]) -> list[int]:
+    """As tokens of one byte each: their ids follow the special tokens'."""
+    tokenizer = llm.get_tokenizer()
+    by_byte = {tokenizer._bytes_of(token_id): token_id for token_id in range(3, 259)}
+    return [by_byte[bytes([byte])] for byte in raw]
+
+
+def added_text(llm: LLM, prompt: list[int], token_ids: list[int]) -> str:
+    """text(prompt + output) less what it shares with text(prompt)."""
+    tokenizer = llm.get_tokenizer()
+    before = tokenizer.decode(prompt, skip_special_tokens=False)
+    whole = tokenizer.decode([*prompt, *token_ids], skip_special_tokens=False)
+    return whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of characters, as it says
+
+
+@pytest.mark.parametrize("raw", CUT)
+def test_deltas_add_up_to_the_answer_whose_text_is_what_the_output_adds_to_the_prompt(
+    llm: LLM, raw: tuple[int, ...]
+) -> None:
+    prompt = byte_ids(llm, raw)
+    broken = 0
+    for params in WILD:
+        expected = llm.generate(prompt, params)[0].outputs[0]
+        assert expected.text == added_text(llm, prompt, expected.token_ids)
+        broken += "\ufffd" in expected.text
+        outputs = list(llm.stream(prompt, replace(params, output_kind=RequestOutputKind.DELTA)))
+        assert [ids(output) for output in outputs] == [[token_id] for token_id in expected.token_ids]
+        assert "".join(output.outputs[0].text for output in outputs) == expected.text
+        assert [output.finished for output in outputs] == [False] * 23 + [True]
+    assert broken > 0
+
+
+@pytest.mark.parametrize("raw", CUT)
+@pytest.mark.parametrize("included", [False, True])
+def test_a_stop_string_cuts_the_answer_wherever_it_stands(llm: LLM, raw: tuple[int, ...], included: bool) -> None:
+    prompt = byte_ids(llm, raw)
+    for params in WILD:
+        plain = llm.generate(prompt, params)[0].outputs[0]
+        for start in range(0, len(plain.text) - 2, 3):
+            stop = plain.text[start : start + 3]
+            stopping = replace(params, stop=stop, include_stop_str_in_output=included, logprobs=1)
+            answer = llm.generate(prompt, stopping)[0].outputs[0]
+            shown = plain.text[: plain.text.index(stop)]
+            assert (answer.text, answer.finish_reason, answer.stop_reason) == (shown + stop * included, "stop", stop)
+            assert answer.token_ids == plain.token_ids[: len(answer.token_ids)]
+            assert len(answer.logprobs or []) == len(answer.token_ids)
+            assert_nothing_is_held(llm)
+
+
+def test_a_stream_that_shows_the_end_alone_yields_once_and_generate_is_whole_whatever_the_kind(llm: LLM) -> None:
+    expected = llm.generate("the cat", GREEDY)[0].outputs[0]
+    for output_kind in RequestOutputKind:
+        assert llm.generate("the cat", replace(GREEDY, output_kind=output_kind))[0].outputs[0] == expected
+    final = list(llm.stream("the cat", replace(GREEDY, output_kind=RequestOutputKind.FINAL_ONLY)))
+    assert [(output.finished, output.outputs[0]) for output in final] == [(True, expected)]
+
+
+def test_deltas_made_in_the_steps_of_others_wait_for_their_reader(llm: LLM) -> None:
+    expected = ids(llm.generate("the cat", GREEDY)[0])
+    stream = llm.stream("the cat", replace(GREEDY, output_kind=RequestOutputKind.DELTA))
+    first = ids(next(stream))
+    llm.generate("a", GREEDY)
+    assert [first, *(ids(output) for output in stream)] == [[token_id] for token_id in expected]
 
 
 # ---- construction and the end

@@ -11,30 +11,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastpaged.errors import FastpagedError, InvalidRequestError
-from fastpaged.sampling_params import SamplingParams
+from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
 # field -> values just outside, and of the wrong kind
 REFUSED: dict[str, list[object]] = {
+    "presence_penalty": [-2.001, 2.001, math.nan, "1", None, True],
+    "frequency_penalty": [-2.001, 2.001, math.nan, "1", None, True],
+    "repetition_penalty": [0.0, -1.0, math.nan, math.inf, 1e-39, 1e39, "1", None, True],
     "temperature": [-0.001, 2.001, math.nan, math.inf, "hot", None, True],
     "top_p": [0.0, -0.1, 1.001, math.nan, "1", None],
     "top_k": [-2, 1.5, "3", None, 2**31, True],
     "min_p": [-0.001, 1.001, math.nan, None],
     "seed": [-2, 2**64, 1.0, "7", True],
+    "stop": ["", 7, b"a", {"a": 1}],
+    "stop_token_ids": [7, "7", {7: 7}],
+    "bad_words": ["", "word", 7, {"a": 1}],
+    "include_stop_str_in_output": [1, None],
     "max_tokens": [0, -1, 2.0, "9", 2**31],
+    "min_tokens": [-1, 17, 1.0, None, True],
     "logprobs": [-2, 1.0, "all", False],
     "ignore_eos": [1, None, "yes"],
     "skip_special_tokens": [0, None],
+    "detokenize": [0, None],
+    "spaces_between_special_tokens": [0, None],
+    "output_kind": ["DELTA", 1, None],
+    "logit_bias": [[(1, 2.0)], 7, "1"],
+    "allowed_token_ids": [(), 7, "7", {7: 7}],
 }
 ACCEPTED: dict[str, list[object]] = {
+    "presence_penalty": [-2, 2.0, 0],
+    "frequency_penalty": [-2, 2.0, 0],
+    "repetition_penalty": [1e-37, 1, 3e38],
     "temperature": [0, 0.0, 0.01, 1, 2, 2.0],
     "top_p": [1e-6, 0.5, 1, 1.0],
     "top_k": [-1, 0, 1, 2**31 - 1],
     "min_p": [0, 0.0, 1.0],
     "seed": [None, -1, 0, 2**64 - 1],
+    "stop": [None, "a", [], ["a", "b"], ("a",)],
+    "stop_token_ids": [None, [], [0, 2**31 - 1], (1,), {1}, range(3)],
+    "bad_words": [None, [], ["a", "b c"], ("a",), ["a"] * 1024, ["a" * 256]],
+    "include_stop_str_in_output": [True, False],
     "max_tokens": [None, 1, 2**31 - 1],
+    "min_tokens": [0, 1, 16],
     "logprobs": [None, -1, 0, True, 5],
     "ignore_eos": [True, False],
     "skip_special_tokens": [True, False],
+    "detokenize": [True, False],
+    "spaces_between_special_tokens": [True, False],
+    "output_kind": list(RequestOutputKind),
+    "logit_bias": [None, {}, {0: 1, 2**31 - 1: -1.5}, {1: math.inf}],
+    "allowed_token_ids": [None, [0], (1, 2**31 - 1), {1}, range(3)],
 }
 
 
@@ -112,7 +138,97 @@ def test_an_unknown_parameter_is_an_error_not_silence() -> None:
         SamplingParams(use_beam_search=True)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "top_k", "max_tokens", "seed", "logprobs"])
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("stop", ["a", ""], "stop[1] must be a non-empty string, got ''"),
+        ("stop", ["a", 7], "stop[1] must be a non-empty string, got 7"),
+        ("bad_words", ["a", ""], "bad_words[1] must be a non-empty string, got ''"),
+        ("bad_words", ["a" * 257], "bad_words[0] must be at most 256 characters long, got 'aaa"),
+        ("bad_words", ["a"] * 1025, "bad_words must be None, or a list of at most 1024 non-empty strings, got '1025"),
+        ("stop_token_ids", [1, -1], "stop_token_ids[1] must be a token id, got -1"),
+        ("stop_token_ids", [True], "stop_token_ids[0] must be a token id, got True"),
+        ("stop_token_ids", [2**31], "stop_token_ids[0] must be a token id, got 2147483648"),
+        ("allowed_token_ids", [1, 2.0], "allowed_token_ids[1] must be a token id, got 2.0"),
+        ("logit_bias", {"5": 1.0}, "a key of logit_bias must be a token id, got '5'"),
+        ("logit_bias", {-1: 1.0}, "a key of logit_bias must be a token id, got -1"),
+        ("logit_bias", {5: "1"}, "logit_bias[5] must be a number, got '1'"),
+        ("logit_bias", {5: math.nan}, "logit_bias[5] must be a number, got nan"),
+    ],
+)
+def test_an_item_of_a_list_is_refused_by_its_place(field: str, value: object, message: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+    assert str(refusal.value).startswith(message)
+
+
+def test_stop_strings_need_text_to_be_found_in() -> None:
+    with pytest.raises(InvalidRequestError, match="stop must be None when detokenize is False, got 'end'"):
+        SamplingParams(stop="end", detokenize=False)
+    SamplingParams(stop=[], detokenize=False)
+
+
+@given(max_tokens=st.one_of(st.none(), st.integers(1, 2**31 - 1)), min_tokens=st.integers(0, 2**31 - 1))
+def test_min_tokens_is_at_most_max_tokens(max_tokens: int | None, min_tokens: int) -> None:
+    if max_tokens is None or min_tokens <= max_tokens:
+        assert SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens).min_tokens == min_tokens
+    else:
+        with pytest.raises(InvalidRequestError, match=f"min_tokens must be .* max_tokens = {max_tokens}, got"):
+            SamplingParams(max_tokens=max_tokens, min_tokens=min_tokens)
+
+
+def test_lists_become_tuples_and_one_stop_string_a_list_of_one() -> None:
+    params = SamplingParams(stop="end", stop_token_ids=[5, 3, 5], bad_words=["a"], allowed_token_ids=[9, 1, 9])
+    assert (params.stop, params.stop_token_ids) == (("end",), (5, 3))
+    assert (params.bad_words, params.allowed_token_ids) == (("a",), (9, 1))
+    nothing = SamplingParams()
+    assert (nothing.stop, nothing.stop_token_ids, nothing.bad_words) == ((), (), ())
+    assert (nothing.allowed_token_ids, nothing.logit_bias) == (None, None)
+
+
+@given(bias=st.floats(allow_nan=False))
+def test_a_bias_is_cut_to_a_hundred_either_way(bias: float) -> None:
+    assert SamplingParams(logit_bias={7: bias}).logit_bias == {7: max(-100.0, min(100.0, bias))}
+
+
+def test_params_share_nothing_with_what_they_were_given_nor_with_their_clone() -> None:
+    bias, words = {1: 2.0}, ["a"]
+    params = SamplingParams(logit_bias=bias, bad_words=words, stop=["x"], seed=3, temperature=0.5)
+    clone = params.clone()
+    assert clone == params
+    assert hash(clone) == hash(params)
+    bias[1] = 5.0
+    words.append("b")
+    assert params.logit_bias == {1: 2.0}
+    assert params.bad_words == ("a",)
+    assert clone.logit_bias is not params.logit_bias
+
+
+def test_from_optional_takes_none_for_what_was_not_given() -> None:
+    names = [field.name for field in dataclasses.fields(SamplingParams) if field.name != "max_tokens"]
+    assert SamplingParams.from_optional(**dict.fromkeys(names)) == SamplingParams()
+    assert SamplingParams.from_optional(max_tokens=None, top_p=0.5) == SamplingParams(max_tokens=None, top_p=0.5)
+    assert SamplingParams.from_optional(logit_bias={"5": 1, 6: 2}).logit_bias == {5: 1.0, 6: 2.0}
+
+
+@pytest.mark.parametrize("key", ["x", "-1", "", "5.0", "99999999999"])
+def test_from_optional_refuses_a_bias_for_what_is_no_token_id(key: str) -> None:
+    with pytest.raises(InvalidRequestError, match="a key of logit_bias must be a token id"):
+        SamplingParams.from_optional(logit_bias={key: 1.0})
+
+
+def test_from_optional_does_not_swallow_an_unknown_parameter() -> None:
+    with pytest.raises(TypeError, match="colour"):
+        SamplingParams.from_optional(colour=None)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "temperature", "top_p", "min_p", "top_k", "max_tokens", "min_tokens", "seed", "logprobs", "presence_penalty",
+        "frequency_penalty", "repetition_penalty",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["large", "negative", "unwritable"])
 def test_an_integer_beyond_any_float_is_refused_like_any_other_number(field: str, value: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{field} must be .*got a huge integer"):

@@ -16,35 +16,52 @@ float to_logprob(double value) {
   return value < static_cast<double>(std::numeric_limits<float>::lowest()) ? -kInfinity : static_cast<float>(value);
 }
 
+// Scans a row, and puts the limit in place of a row with +inf. False: there is nothing to sample.
+bool scan_to_limit(LogitRow& row, RowScan& scan, std::vector<float>& limit) {
+  scan_row(row, scan);
+  if (scan.has_nan || !(scan.max > -kInfinity)) {
+    return false;
+  }
+  if (scan.max == kInfinity) {
+    limit.resize(static_cast<std::size_t>(row.size()));
+    std::transform(row.data(), row.data() + row.size(), limit.begin(),
+                   [](float logit) { return logit == kInfinity ? 0.0F : -kInfinity; });
+    row = LogitRow(limit.data(), row.size());
+    scan_row(row, scan);
+  }
+  return true;
+}
+
 }  // namespace
 
 RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request) {
-  LogitRow row(logits, vocab_size);
-  scan_row(row, scan_);
   RowSample sample;
-  sample.token.ok = !scan_.has_nan && scan_.max > -kInfinity;
+  LogitRow raw(logits, vocab_size);
+  sample.token.ok = scan_to_limit(raw, scan_, limit_);
   if (!sample.token.ok) {
     return sample;
   }
-  if (scan_.max == kInfinity) {
-    limit_.resize(static_cast<std::size_t>(vocab_size));
-    std::transform(logits, logits + vocab_size, limit_.begin(),
-                   [](float logit) { return logit == kInfinity ? 0.0F : -kInfinity; });
-    row = LogitRow(limit_.data(), vocab_size);
-    scan_row(row, scan_);
+  if (LogitEdits::needed(request)) {
+    LogitRow edited(edits_.apply(logits, vocab_size, request), vocab_size);
+    sample.token.ok = scan_to_limit(edited, edited_scan_, edited_limit_);
+    if (!sample.token.ok) {
+      return sample;
+    }
+    sample.token.token_id = choose(edited, edited_scan_, request);
+  } else {
+    sample.token.token_id = choose(raw, scan_, request);
   }
-  sample.token.token_id = choose(row, request);
   if (request.params.num_logprobs) {
-    add_logprobs(row, *request.params.num_logprobs, sample);
+    add_logprobs(raw, *request.params.num_logprobs, sample);
   }
   return sample;
 }
 
-TokenId RowSampler::choose(const LogitRow& row, const SampleRequest& request) {
+TokenId RowSampler::choose(const LogitRow& row, const RowScan& scan, const SampleRequest& request) {
   if (!(request.params.temperature > 0.0F)) {
-    return scan_.argmax;
+    return scan.argmax;
   }
-  filter_.apply({row, scan_, request.params.temperature}, request.params, weights_);
+  filter_.apply({row, scan, request.params.temperature}, request.params, weights_);
   return weights_.choose(uniform(request.params.seed, request.position));
 }
 

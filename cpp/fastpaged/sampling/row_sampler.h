@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fastpaged/request/sampling_params.h"
+#include "fastpaged/sampling/logit_edits.h"
 #include "fastpaged/sampling/row_scan.h"
 #include "fastpaged/sampling/token_filter.h"
 #include "fastpaged/sampling/token_weights.h"
@@ -25,14 +26,17 @@ class RowSampler {
   RowSample sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request);
 
  private:
-  TokenId choose(const LogitRow& row, const SampleRequest& request);
+  TokenId choose(const LogitRow& row, const RowScan& scan, const SampleRequest& request);
   void add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample);
 
-  RowScan scan_;
+  RowScan scan_;  // of the raw row
+  RowScan edited_scan_;
+  LogitEdits edits_;
   TokenFilter filter_;
   TokenWeights weights_;
   std::vector<RankedToken> best_;
-  std::vector<float> limit_;  // the row with +inf logits, taken to its limit
+  std::vector<float> limit_;  // a row with +inf logits, taken to its limit
+  std::vector<float> edited_limit_;
 };
 
 }  // namespace fastpaged

@@ -1,11 +1,13 @@
-// Sampler: logits -> tokens and logprobs on the CPU. Each row depends on its own logits, params, seed and position
-// only.
+// Sampler: logits -> tokens and logprobs on the CPU. Each row depends on its own logits, params, seed, position and
+// tokens only.
 //
-// Per row: temperature 0 takes the best token (the largest logit, the smaller id of equals). Otherwise temperature,
-// min_p, top_k, top_p (token_filter.h), then one draw: inverse CDF in the order of ids at uniform(seed, position).
-// Logprobs are those of the raw logits, before temperature and filters; below the least float32 they are -inf.
+// Per row: masks, biases and penalties (logit_edits.h); then temperature 0 takes the best token (the largest logit,
+// the smaller id of equals), any other temperature leads to min_p, top_k, top_p (token_filter.h) and one draw: inverse
+// CDF in the order of ids at uniform(seed, position).
+// Logprobs are those of the raw logits, before all of these; below the least float32 they are -inf.
 //
-// A row with a NaN, or with nothing above -inf, is not ok: token 0, no logprobs; other rows do not notice.
+// A row with a NaN, or with nothing above -inf, as it came or after masks, is not ok: token 0, no logprobs; other rows
+// do not notice.
 // A row with +inf is taken to its limit: its +inf tokens share the probability evenly, the others have none.
 #pragma once
 

@@ -61,11 +61,13 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
     ++sequence_row;
     if (planned.what.samples) {
       sample_rows_[num_samples_] = token_row - 1;
-      sample_requests_[num_samples_] = {planned.group->sampling, planned.sequence->num_tokens()};
+      sample_requests_[num_samples_] = {planned.group->sampling, planned.sequence->num_tokens(),
+                                        planned.sequence->num_output_tokens()};
       ++num_samples_;
     }
   }
   query_start_[sequence_row] = token_row;
+  write_histories(sequences);
 
   const auto first = [](const std::vector<std::int32_t>& array, std::int64_t count) {
     return std::span(array).first(static_cast<std::size_t>(count));
@@ -82,6 +84,33 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
 
 std::span<const SampleRequest> BatchBuilder::sample_requests() const {
   return std::span(sample_requests_).first(static_cast<std::size_t>(num_samples_));
+}
+
+// Copies, so that a batch stays sound whatever becomes of the sequences before it is sampled.
+void BatchBuilder::write_histories(std::span<const PlannedSequence> sequences) {
+  const auto looks_back = [](const PlannedSequence& planned) {
+    return planned.what.samples && needs_history(planned.group->sampling);
+  };
+  std::size_t total = 0;
+  for (const PlannedSequence& planned : sequences) {
+    total += looks_back(planned) ? planned.sequence->token_ids().size() : 0;
+  }
+  if (total > histories_.size()) {
+    histories_.resize(total);
+    for (SampleRequest& request : sample_requests_) {
+      request.history = {};  // nothing is left where an earlier batch's were
+    }
+  }
+  auto end = histories_.begin();
+  std::int32_t sample = 0;
+  for (const PlannedSequence& planned : sequences) {
+    if (looks_back(planned)) {
+      const auto begin = end;
+      end = std::copy(planned.sequence->token_ids().begin(), planned.sequence->token_ids().end(), begin);
+      sample_requests_[sample].history = {begin, end};
+    }
+    sample += planned.what.samples ? 1 : 0;
+  }
 }
 
 void BatchBuilder::write_tokens(const PlannedSequence& planned, std::int32_t first_row) {

@@ -1,5 +1,5 @@
 // BatchBuilder: writes a plan into flat, persistent arrays. They are sized once for the scheduler's limits; build()
-// allocates nothing.
+// allocates nothing, unless the histories of sequences whose sampling looks at them outgrow every step before.
 //
 // Block tables are long and change little: a row that has the same sequence as last time gets only its new entries, so
 // that a step's cost does not grow with the context. Rows are at least as wide as the widest table of the plan.
@@ -23,13 +23,14 @@ class BatchBuilder {
   // Valid until the next build(). Throws std::invalid_argument unless plan is the scheduler's last one, not yet
   // updated, with nothing in it aborted since. Throws InvariantError if it would write into a block that is shared.
   const Batch& build(const SchedulerOutput& plan);
-  // One per sampling row, same order.
+  // One per sampling row, same order. The histories in them are copies, valid until the next build().
   [[nodiscard]] std::span<const SampleRequest> sample_requests() const;
 
  private:
   void write_tokens(const PlannedSequence& planned, std::int32_t first_row);
   void fit_width(std::int32_t widest);
   void write_block_table(const BlockTable& table, std::int32_t row);
+  void write_histories(std::span<const PlannedSequence> sequences);
 
   // What a row of block_tables_ holds.
   struct TableRow {
@@ -49,6 +50,7 @@ class BatchBuilder {
   std::int32_t width_ = 0;  // of a row of block_tables_
   std::vector<std::int32_t> sample_rows_;
   std::vector<SampleRequest> sample_requests_;
+  std::vector<TokenId> histories_;  // of those requests that need one, one after the other
   std::int32_t num_samples_ = 0;
   Batch batch_;
 };

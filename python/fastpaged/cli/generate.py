@@ -30,7 +30,10 @@ DEFAULT_MAX_TOKENS = 256
 EXIT_REQUEST_FAILED = 1
 
 # Options that are a field of the same name of SamplingParams or of EngineConfig: absent, the field's default holds.
-_SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "ignore_eos", "logprobs")
+_SAMPLING_FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "logprobs",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop",
+)  # fmt: skip
 _ENGINE_FIELDS = ("max_model_len", "block_size", "num_blocks", "swap_space", "preemption_mode", "num_threads", "isa")
 
 
@@ -71,11 +74,27 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         default=DEFAULT_MAX_TOKENS,
         help="generate at most N tokens (default: %(default)s)",
     )
+    group.add_argument("--min-tokens", type=int, metavar="N", help="no end before N tokens (default: 0)")
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end the answer where this text would come; may be repeated"
+    )
     group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token (default: 1)")
     group.add_argument("--top-p", type=float, metavar="X", help="keep the likeliest tokens up to this probability")
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens")
     group.add_argument("--min-p", type=float, metavar="X", help="keep tokens this likely relative to the best")
     group.add_argument("--seed", type=int, metavar="S", help="repeat an answer (default: drawn)")
+    group.add_argument(
+        "--presence-penalty", type=float, metavar="X", help="from each token of the answer (-2 to 2; default: 0)"
+    )
+    group.add_argument(
+        "--frequency-penalty", type=float, metavar="X", help="the same for each time it came (-2 to 2; default: 0)"
+    )
+    group.add_argument(
+        "--repetition-penalty",
+        type=float,
+        metavar="X",
+        help="divides the logits of tokens of prompt and answer (> 0; default: 1)",
+    )
     group.add_argument("--ignore-eos", action="store_true", help="go on after an end-of-sequence token")
     group.add_argument(
         "--logprobs", type=int, metavar="K", help="show each token's logprob and those of the K likeliest alternatives"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
@@ -21,7 +22,11 @@ _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prom
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """A request that may run: tokenised, within every limit. num_logprobs counts alternatives; None is off."""
+    """A request that may run: tokenised, within every limit.
+
+    num_logprobs counts alternatives; None is off. stop_token_ids: whatever ends it, sorted: end-of-sequence (unless
+    ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    """
 
     request_id: str
     prompt: str | None
@@ -30,6 +35,7 @@ class EngineRequest:
     max_tokens: int
     num_logprobs: int | None
     stop_token_ids: list[int]
+    bad_words: list[list[int]]
 
 
 class Admission:
@@ -63,6 +69,9 @@ class Admission:
         text, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
+        stop_token_ids = self._stop_token_ids(params)
+        bad_words = self._bad_words(params)
+        self._check_choice(params, stop_token_ids, bad_words)
         return EngineRequest(
             request_id=request_id,
             prompt=text,
@@ -70,7 +79,8 @@ class Admission:
             params=params,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             num_logprobs=self._num_logprobs(params),
-            stop_token_ids=[] if params.ignore_eos else sorted(self._tokenizer.eos_token_ids),
+            stop_token_ids=stop_token_ids,
+            bad_words=bad_words,
         )
 
     def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
@@ -99,13 +109,16 @@ class Admission:
     def _encode(self, text: str) -> list[int]:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
+        self._check_unicode("prompt", text)
+        return self._checked_ids("prompt", self._tokenizer.encode(text))
+
+    def _check_unicode(self, name: str, text: str) -> None:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidRequestError(
-                f"prompt must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
+                f"{name} must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
             ) from None
-        return self._checked_ids("prompt", self._tokenizer.encode(text))
 
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
         if not ids:
@@ -114,13 +127,13 @@ class Admission:
         for position, token_id in enumerate(ids):
             if isinstance(token_id, bool) or not isinstance(token_id, Integral):
                 raise InvalidRequestError(f"{name}[{position}] must be an int, got {token_id!r}")
-            number = int(token_id)
-            if not 0 <= number < self._vocab_size:
-                raise InvalidRequestError(
-                    f"{name}[{position}] must be a token id in [0, {self._vocab_size}), got {number}"
-                )
-            checked.append(number)
+            checked.append(self._in_vocabulary(f"{name}[{position}]", int(token_id)))
         return checked
+
+    def _in_vocabulary(self, name: str, token_id: int) -> int:
+        if not 0 <= token_id < self._vocab_size:
+            raise InvalidRequestError(f"{name} must be a token id in [0, {self._vocab_size}), got {token_id}")
+        return token_id
 
     def _check_length(self, num_tokens: int) -> None:
         """Names the longest prompt that would fit, and for the pool also the smallest pool."""
@@ -150,3 +163,42 @@ class Admission:
                 + (f" (the whole vocabulary, {self._vocab_size})" if params.logprobs == -1 else "")
             )
         return min(wanted, self._vocab_size)
+
+    def _stop_token_ids(self, params: SamplingParams) -> list[int]:
+        own = {
+            self._in_vocabulary(f"stop_token_ids[{position}]", token_id)
+            for position, token_id in enumerate(params.stop_token_ids or ())
+        }
+        return sorted(own if params.ignore_eos else own | self._tokenizer.eos_token_ids)
+
+    def _bad_words(self, params: SamplingParams) -> list[list[int]]:
+        """As it stands at the beginning of a text, and as it stands after another word. A form with tokens that the
+        model does not have needs no ban."""
+        forms = {}
+        for position, word in enumerate(params.bad_words or ()):
+            self._check_unicode(f"bad_words[{position}]", word)
+            bare = word.lstrip()
+            for text in (bare, " " + bare) if bare else (word,):
+                token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))
+                if token_ids and max(token_ids) < self._vocab_size:
+                    forms[token_ids] = list(token_ids)
+        return list(forms.values())
+
+    def _check_choice(self, params: SamplingParams, stop_token_ids: list[int], bad_words: list[list[int]]) -> None:
+        """That the masks leave a token for the first place, as far as that is certain beforehand."""
+        for token_id in params.logit_bias or ():
+            self._in_vocabulary("a key of logit_bias", token_id)
+        for position, token_id in enumerate(params.allowed_token_ids or ()):
+            self._in_vocabulary(f"allowed_token_ids[{position}]", token_id)
+        barred = {word[0] for word in bad_words if len(word) == 1}
+        if params.min_tokens > 0:
+            barred.update(token_id for token_id in stop_token_ids if token_id < self._vocab_size)
+        if params.allowed_token_ids is not None and barred.issuperset(params.allowed_token_ids):
+            raise InvalidRequestError(
+                "allowed_token_ids must hold a token that neither bad_words nor min_tokens bars, got "
+                f"{reprlib.repr(params.allowed_token_ids)} with min_tokens = {params.min_tokens}"
+            )
+        if len(barred) >= self._vocab_size:
+            raise InvalidRequestError(
+                f"bad_words and stop_token_ids must leave a token of the vocabulary, got all {self._vocab_size} of it"
+            )

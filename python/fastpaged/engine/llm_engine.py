@@ -66,7 +66,7 @@ class LLMEngine:
             ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler.abort)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -83,7 +83,7 @@ class LLMEngine:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
 
         A step is whole: Ctrl-C during it raises KeyboardInterrupt after it, and what it reported is then lost to the
-        caller, but not to abort_request() or to later steps.
+        caller (with output_kind DELTA for good), but not to abort_request() or to later steps.
         """
         if not self.has_unfinished_requests():
             return []
@@ -116,7 +116,11 @@ class LLMEngine:
         params = request.params
         draws_seed = params.seed is None and not params.greedy
         seed = self._draw_seed() if draws_seed else params.seed
-        stream = self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+        stream = (
+            self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+            if params.detokenize
+            else None
+        )
         sampling = _core.SamplingParams(
             temperature=params.temperature,
             top_p=params.top_p,
@@ -124,6 +128,14 @@ class LLMEngine:
             min_p=params.min_p,
             seed=seed or 0,
             num_logprobs=request.num_logprobs,
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            repetition_penalty=params.repetition_penalty,
+            min_tokens=params.min_tokens,
+            logit_bias=dict(params.logit_bias or {}),
+            allowed_token_ids=params.allowed_token_ids,
+            end_token_ids=request.stop_token_ids if params.min_tokens > 0 else (),
+            bad_words=request.bad_words,
         )
         with DeferredSignals():
             group_id = self._next_group_id

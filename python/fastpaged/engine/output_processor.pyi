@@ -1,25 +1,53 @@
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from fastpaged._core import SamplerOutput, SchedulerOutput, SequenceEvent
+from fastpaged._core import SamplerOutput, Scheduler, SchedulerOutput, SequenceEvent
 from fastpaged.engine.admission import EngineRequest
 from fastpaged.outputs import RequestOutput
 from fastpaged.tokenizer import TextStream, Tokenizer
 
+class StopStrings:
+    """Finds where a text that comes in pieces ends: at the first character that completes one of some strings. Of
+    several that it completes, the one listed first counts. How the text is cut into pieces changes nothing."""
+
+    def __init__(self, strings: Sequence[str], included: bool = False) -> None:
+        """strings: none is empty. included: what was found stays in the text."""
+
+    @property
+    def found(self) -> str | None:
+        """The string that ended the text."""
+
+    @property
+    def held(self) -> str:
+        """The longest end of the text that begins one of the strings; nothing if they stay in the text."""
+
+    def push(self, text: str, may_stop: bool = True) -> str:
+        """The text that may be shown with this piece, nothing once a string was found. A string that is completed
+        where may_stop is False is text like any other."""
+
+    def finish(self) -> str:
+        """No more will come: what was held back."""
+
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer, end_request: Callable[[int], object]) -> None:
-        """end_request(group id) takes a request out of the scheduler; it may be there no longer."""
+    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler) -> None:
+        """A request that a stop string or a failure ends is taken out of the scheduler at once."""
 
     def __len__(self) -> int:
         """Unfinished requests."""
 
     def __contains__(self, request_id: str) -> bool: ...
     def add(
-        self, group_id: int, request: EngineRequest, seed: int | None, stream: TextStream, final_only: bool = False
+        self,
+        group_id: int,
+        request: EngineRequest,
+        seed: int | None,
+        stream: TextStream | None,
+        final_only: bool = False,
     ) -> None:
-        """final_only: no output before the last one."""
+        """stream: None for no text at all. final_only: no output before the last one, whatever the params say."""
 
     def abort(self, request_id: str) -> RequestOutput | None:
-        """The request as it stood, finished with "abort"; None if it is not (or no longer) here."""
+        """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
+        is not (or no longer) here."""
 
     def note_plan(self, plan: SchedulerOutput) -> None:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""

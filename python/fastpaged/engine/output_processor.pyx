@@ -6,53 +6,200 @@ import logging
 import time
 
 from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from fastpaged.sampling_params import RequestOutputKind
+
+
+cdef class _StopString:
+    """How much of one string the text ends in: the automaton of Knuth, Morris and Pratt."""
+
+    cdef readonly str text
+    cdef readonly Py_ssize_t matched  # length of the longest proper prefix of `text` that the text so far ends in
+    cdef list shorter                 # length of a matched prefix, less one -> the next shorter one
+
+    def __init__(self, str text):
+        self.text = text
+        self.shorter = [0]
+        cdef Py_ssize_t at
+        for at in range(1, len(text)):  # the string is matched against itself
+            self.advance(text[at])
+            self.shorter.append(self.matched)
+        self.matched = 0
+
+    cdef bint advance(self, Py_UCS4 character):
+        """Whether the text ends in the whole string now."""
+        while self.text[self.matched] != character:
+            if self.matched == 0:
+                return False
+            self.matched = self.shorter[self.matched - 1]
+        self.matched += 1
+        if self.matched < len(self.text):
+            return False
+        self.matched = self.shorter[self.matched - 1]
+        return True
+
+
+cdef class StopStrings:
+    cdef list _strings
+    cdef bint _included
+    cdef str _holder           # what is held back is the beginning of this string,
+    cdef Py_ssize_t _num_held  # of this length, and so it need not be kept
+    cdef readonly object found
+
+    def __init__(self, strings, bint included=False):
+        self._strings = [_StopString(text) for text in strings]
+        self._included = included
+        self._holder = ""
+        self._num_held = 0
+        self.found = None
+
+    @property
+    def held(self):
+        return self._holder[: self._num_held]
+
+    cpdef str push(self, str text, bint may_stop=True):
+        if self.found is not None:
+            return ""
+        cdef Py_ssize_t at
+        cdef str shown
+        for at in range(len(text)):
+            if self._advance(text[at]) and may_stop:
+                shown = self._first(text, self._num_held + at + 1 - (0 if self._included else len(self.found)))
+                self._num_held = 0
+                return shown
+            self.found = None
+        holder, num_held = self._longest_beginning()
+        shown = self._first(text, self._num_held + len(text) - num_held)
+        self._holder, self._num_held = holder, num_held
+        return shown
+
+    cpdef str finish(self):
+        held = self.held
+        self._num_held = 0
+        return held
+
+    cdef bint _advance(self, Py_UCS4 character):
+        """Sets `found`. Every string sees every character."""
+        cdef _StopString string
+        for string in self._strings:
+            if string.advance(character) and self.found is None:
+                self.found = string.text
+        return self.found is not None
+
+    cdef str _first(self, str text, Py_ssize_t count):
+        """The first characters of what was held and `text`."""
+        if count <= self._num_held:
+            return self._holder[:count]
+        return self._holder[: self._num_held] + text[: count - self._num_held]
+
+    cdef tuple _longest_beginning(self):
+        """The string, and how much of it, that ends the text and may not be shown if the string is completed."""
+        cdef _StopString string
+        cdef str holder = ""
+        cdef Py_ssize_t longest = 0
+        if not self._included:
+            for string in self._strings:
+                if string.matched > longest:
+                    holder, longest = string.text, string.matched
+        return holder, longest
 
 
 cdef class _RequestState:
-    """What one running request has given so far."""
+    """What one running request has given so far; with deltas, since its last output."""
 
-    cdef object request, seed, stream, logprobs, cumulative_logprob
+    cdef object request, seed, stream, logprobs, cumulative_logprob, stop_reason
     cdef object scheduled_ts, first_token_ts, last_token_ts
+    cdef StopStrings stop_strings
     cdef list token_ids
     cdef str text
-    cdef bint final_only
-    cdef long long num_preemptions
+    cdef bint deltas, final_only, shows_stop
+    cdef long long num_tokens, min_tokens, num_preemptions
     cdef double arrival_time, queued_ts
 
     def __init__(self, request, seed, stream, bint final_only):
+        params = request.params
         self.request = request
         self.seed = seed
         self.stream = stream
-        self.final_only = final_only
+        self.final_only = final_only or params.output_kind is RequestOutputKind.FINAL_ONLY
+        self.deltas = not self.final_only and params.output_kind is RequestOutputKind.DELTA
+        self.shows_stop = params.include_stop_str_in_output
+        self.stop_strings = StopStrings(params.stop, self.shows_stop) if params.stop else None
+        self.stop_reason = None
         self.token_ids = []
         self.text = ""
         self.logprobs = None if request.num_logprobs is None else []
         self.cumulative_logprob = None if request.num_logprobs is None else 0.0
+        self.num_tokens = 0
+        self.min_tokens = params.min_tokens
         self.num_preemptions = 0
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
 
-    cdef void add_token(self, object token_id, double now):
+    cdef add_token(self, object token_id, dict logprobs, double now):
         if self.first_token_ts is None:
             self.first_token_ts = now
         self.last_token_ts = now
+        self.num_tokens += 1
         self.token_ids.append(token_id)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+            self.cumulative_logprob += logprobs[token_id].logprob
+
+    cdef bint push_text(self, object token_id) except -1:
+        """Whether a stop string ends the answer with this token."""
+        if self.stream is not None:
+            self._add_text(self.stream.push(token_id))
+        return self.has_stopped()
+
+    cdef bint end_text(self) except -1:
+        """Shows what was held back. Whether that had a stop string in it."""
+        if self.stream is not None:
+            self._add_text(self.stream.finish())
+        self.release()
+        return self.has_stopped()
+
+    cdef void release(self):
+        if self.stop_strings is not None:
+            self.text += self.stop_strings.finish()
+
+    cdef bint has_stopped(self):
+        return self.stop_strings is not None and self.stop_strings.found is not None
+
+    cdef _add_text(self, str text):
+        if self.stop_strings is not None:
+            text = self.stop_strings.push(text, self.num_tokens > self.min_tokens)
+        self.text += text
 
     cdef object snapshot(self, str finish_reason):
-        """A running request's lists are copied; a finished one's are handed over."""
+        """Lists that will grow are copied; those of a delta and of a finished request are handed over."""
         cdef bint finished = finish_reason is not None
+        cdef bint handed_over = finished or self.deltas
         completion = CompletionOutput(
             index=0,
             text=self.text,
-            token_ids=self.token_ids if finished else self.token_ids[:],
+            token_ids=self.token_ids if handed_over else self.token_ids[:],
             cumulative_logprob=self.cumulative_logprob,
-            logprobs=self.logprobs if finished or self.logprobs is None else self.logprobs[:],
+            logprobs=self.logprobs if handed_over or self.logprobs is None else self.logprobs[:],
             finish_reason=finish_reason,
-            stop_reason=None,
+            stop_reason=self.stop_reason,
             seed=self.seed,
         )
-        metrics = RequestMetrics(
-            num_generation_tokens=len(self.token_ids),
+        if self.deltas:
+            self.text = ""
+            self.token_ids = []
+            self.logprobs = None if self.logprobs is None else []
+        return RequestOutput(
+            request_id=self.request.request_id,
+            prompt=self.request.prompt,
+            prompt_token_ids=self.request.prompt_token_ids,
+            outputs=[completion],
+            finished=finished,
+            metrics=self.metrics(),
+        )
+
+    cdef object metrics(self):
+        return RequestMetrics(
+            num_generation_tokens=self.num_tokens,
             num_preemptions=self.num_preemptions,
             arrival_time=self.arrival_time,
             queued_ts=self.queued_ts,
@@ -61,29 +208,22 @@ cdef class _RequestState:
             last_token_ts=self.last_token_ts,
             first_token_latency=None if self.first_token_ts is None else self.first_token_ts - self.queued_ts,
         )
-        return RequestOutput(
-            request_id=self.request.request_id,
-            prompt=self.request.prompt,
-            prompt_token_ids=self.request.prompt_token_ids,
-            outputs=[completion],
-            finished=finished,
-            metrics=metrics,
-        )
 
 
 cdef class OutputProcessor:
     """Knows every unfinished request by its group id. A request whose own text fails is ended with "error"; the others
     never notice."""
 
-    cdef object _tokenizer, _end_request
+    cdef object _tokenizer, _scheduler, _eos_token_ids
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
     cdef set _never_scheduled  # group ids
     cdef int _num_with_logprobs
 
-    def __init__(self, tokenizer, end_request):
+    def __init__(self, tokenizer, scheduler):
         self._tokenizer = tokenizer
-        self._end_request = end_request
+        self._scheduler = scheduler
+        self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
         self._group_ids = {}
         self._never_scheduled = set()
@@ -107,7 +247,12 @@ cdef class OutputProcessor:
             return None
         cdef _RequestState state = self._states[group_id]
         self._forget(group_id, state)
-        self._end_request(group_id)
+        self._scheduler.abort(group_id)
+        try:
+            state.end_text()
+        except Exception:
+            logging.getLogger(__name__).exception("request %r: the end of its text failed", request_id)
+            state.release()
         return state.snapshot("abort")
 
     def note_plan(self, plan):
@@ -138,12 +283,13 @@ cdef class OutputProcessor:
             # A request ends with the last of its sequences.
             name = event.finish_reason.name.lower() if event.group_finished else None
             if name == "error":
-                logging.getLogger(__name__).error("request %r failed: its logits held a NaN", state.request.request_id)
+                logging.getLogger(__name__).error("request %r failed: its logits held a NaN, or it leaves no token to choose", state.request.request_id)
             try:
-                self._apply(state, event, name, result, logprobs, ranks, now)
+                name = self._apply(state, event, name, result, logprobs, ranks, now)
             except Exception:
                 logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
-                self._end_request(group_id)
+                self._scheduler.abort(group_id)
+                state.release()
                 name = "error"
             if name is not None:
                 self._forget(group_id, state)
@@ -151,29 +297,46 @@ cdef class OutputProcessor:
                 outputs.append(state.snapshot(name))
         return outputs
 
-    cdef _apply(self, _RequestState state, event, str finish_reason, result, logprobs, ranks, double now):
+    cdef object _apply(
+        self, _RequestState state, event, str finish_reason, result, logprobs, ranks, double now
+    ):
+        """The finish reason, which a stop string has a say in."""
+        cdef bint stopped = False
         token_id = event.token_id
         if token_id is not None:
-            state.add_token(token_id, now)
+            entry = None
             if state.logprobs is not None:
-                self._add_logprobs(state, token_id, event.sample_row, result, logprobs, ranks)
-            if finish_reason != "stop":  # the token that ends an answer is no part of its text
-                state.text += state.stream.push(token_id)
+                entry = self._logprobs_of(state, token_id, event.sample_row, result, logprobs, ranks)
+            state.add_token(token_id, entry, now)
+            if finish_reason != "stop" or state.shows_stop:
+                stopped = state.push_text(token_id)
         if finish_reason is not None:
-            state.text += state.stream.finish()
+            stopped = state.end_text()
+        if finish_reason == "error":
+            return finish_reason
+        if stopped:
+            state.stop_reason = state.stop_strings.found
+            if finish_reason is None:
+                self._scheduler.finish(event.group_id, event.sequence_id)
+            return "stop"
+        if finish_reason == "stop" and (state.request.params.ignore_eos or token_id not in self._eos_token_ids):
+            state.stop_reason = token_id
+        return finish_reason
 
-    cdef _add_logprobs(self, _RequestState state, token_id, row, result, logprobs, ranks):
-        token_text = self._tokenizer.token_text
-        cdef double logprob = logprobs[row]
-        cdef dict entry = {token_id: Logprob(logprob, int(ranks[row]), token_text(token_id))}
+    cdef dict _logprobs_of(self, _RequestState state, token_id, row, result, logprobs, ranks):
+        token_text = self._tokenizer.token_text if state.stream is not None else _no_text
+        cdef dict entry = {token_id: Logprob(float(logprobs[row]), int(ranks[row]), token_text(token_id))}
         for position, (other_id, other) in enumerate(result.top_logprobs(row)):
             if other_id != token_id:
                 entry[other_id] = Logprob(other, position + 1, token_text(other_id))
-        state.logprobs.append(entry)
-        state.cumulative_logprob += logprob
+        return entry
 
     cdef _forget(self, group_id, _RequestState state):
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
         self._never_scheduled.discard(group_id)
         self._num_with_logprobs -= state.request.num_logprobs is not None
+
+
+def _no_text(token_id):
+    return None

@@ -220,6 +220,30 @@ TEST_CASE("a row with a NaN, or with nothing but -inf, is not ok and says nothin
   CHECK(row_of(output, 3).top_ids == std::vector<std::int32_t>{2, 1});
 }
 
+TEST_CASE("a row without a token that may come is not ok, and no other row notices") {
+  ThreadPool pool(1);
+  SampleRequest barred = greedy(2);
+  barred.params.rules = std::make_shared<const TokenRules>(TokenRules{.allowed_token_ids = {0, 2}, .bad_words = {{2}}});
+  const SamplerOutput output =
+      sample(pool, {{-kInf, 1.0F, 2.0F}, {0.0F, 1.0F, 2.0F}, {-kInf, 1.0F, 2.0F}}, {barred, barred, greedy()});
+  CHECK(row_of(output, 0) == Row{0, false, 0, 0, {}, {}});
+  CHECK(output.tokens[1].ok);
+  CHECK(output.tokens[1].token_id == 0);
+  CHECK(row_of(output, 1).top_ids == std::vector<std::int32_t>{2, 1});
+  CHECK(output.ranks[1] == 3);
+  CHECK(row_of(output, 2) == Row{2, true, 0, 0, {}, {}});
+}
+
+TEST_CASE("a token at +inf that may not come leaves the others as they were") {
+  ThreadPool pool(1);
+  SampleRequest request = greedy(1);
+  request.params.rules = std::make_shared<const TokenRules>(TokenRules{.allowed_token_ids = {0, 2}});
+  const SamplerOutput output = sample(pool, {{1.0F, kInf, 2.0F}}, {request});
+  CHECK(output.tokens[0].token_id == 2);
+  CHECK(output.logprobs[0] == -kInf);
+  CHECK(output.top_ids == std::vector<std::int32_t>{1});
+}
+
 TEST_CASE("tokens at +inf share the probability evenly and leave none to the others") {
   ThreadPool pool(1);
   const std::vector<float> logits = {5.0F, kInf, -kInf, kInf};

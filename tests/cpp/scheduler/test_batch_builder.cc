@@ -239,6 +239,28 @@ TEST_CASE("a mixed step is written as flat arrays, row for row") {
   CHECK(builder.sample_requests()[0].position == 4);
 }
 
+TEST_CASE("only requests that look back get a history, which outlives their sequence") {
+  Scheduler scheduler(small_config());
+  BatchBuilder builder(scheduler);
+  scheduler.add({.id = 1, .prompt_token_ids = {10}, .sampling = {.presence_penalty = 1.0F}, .stop = {9, {}}});
+  scheduler.add({.id = 2, .prompt_token_ids = {20, 21}, .sampling = {.seed = 72}, .stop = {9, {}}});
+  scheduler.add({.id = 3, .prompt_token_ids = {30, 31}, .sampling = {.repetition_penalty = 2.0F}, .stop = {9, {}}});
+  SchedulerOutput plan = scheduler.schedule();
+  builder.build(plan);
+  scheduler.update(plan, std::vector<SampledToken>{{11}, {22}, {32}});
+  plan = scheduler.schedule();
+  builder.build(plan);
+  scheduler.abort(3);
+  const std::span<const SampleRequest> requests = builder.sample_requests();
+  REQUIRE(requests.size() == 3);
+  CHECK(ints(requests[0].history) == Ints{10, 11});
+  CHECK(requests[1].history.empty());
+  CHECK(ints(requests[2].history) == Ints{30, 31, 32});
+  for (const SampleRequest& request : requests) {
+    CHECK(request.num_output_tokens == 1);
+  }
+}
+
 TEST_CASE("an empty plan is an empty batch") {
   Scheduler scheduler(small_config());
   BatchBuilder builder(scheduler);

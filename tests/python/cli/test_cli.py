@@ -86,6 +86,19 @@ def test_streamed_text_is_the_text_of_json(tiny_llama: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == text + "\n"
 
 
+def test_a_stop_string_ends_the_answer_before_it(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(generate(tiny_llama, "--prompt", "the cat", "--max-tokens", "9", "--json"))
+    text = json.loads(capsys.readouterr().out)["outputs"][0]["text"]
+    stop = text[len(text) // 2 :][:2]
+    options = ["--prompt", "the cat", "--max-tokens", "9", "--stop", "\0never", "--stop", stop]
+    main(generate(tiny_llama, *options, "--json"))
+    (completion,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert (completion["text"], completion["finish_reason"]) == (text[: text.index(stop)], "stop")
+    assert completion["stop_reason"] == stop
+    main(generate(tiny_llama, *options))
+    assert capsys.readouterr().out == completion["text"] + "\n"
+
+
 def test_chat_goes_through_the_template(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(generate(tiny_llama, "--chat", "hi", "--max-tokens", "1", "--json"))
     output = json.loads(capsys.readouterr().out)
@@ -159,6 +172,11 @@ def test_an_unsupported_isa_in_the_environment_is_one_line(tiny_llama: Path) -> 
     [
         (["--prompt", ""], ["prompt", "empty"]),
         (["--prompt", "a", "--top-p", "0"], ["top_p", "(0, 1]", "0.0"]),
+        (["--prompt", "a", "--presence-penalty", "3"], ["presence_penalty", "[-2, 2]", "3.0"]),
+        (["--prompt", "a", "--frequency-penalty", "3"], ["frequency_penalty", "[-2, 2]", "3.0"]),
+        (["--prompt", "a", "--repetition-penalty", "0"], ["repetition_penalty", "> 0", "0.0"]),
+        (["--prompt", "a", "--min-tokens", "9", "--max-tokens", "3"], ["min_tokens", "max_tokens = 3", "9"]),
+        (["--prompt", "a", "--stop", ""], ["stop", "empty"]),
         (["--prompt", "a", "--isa", "sparc"], ["sparc", "scalar"]),
         (["--prompt", "a" * 9999], ["maximum context length is 512 tokens"]),
         (["--prompt", "a", "--max-model-len", "513"], ["max_model_len", "512", "513"]),

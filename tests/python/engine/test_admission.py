@@ -123,6 +123,74 @@ def test_ignore_eos_leaves_nothing_to_stop_at() -> None:
     assert door().admit("r", "A", SamplingParams(ignore_eos=True)).stop_token_ids == []
 
 
+def test_stop_tokens_end_an_answer_beside_end_of_sequence_and_under_ignore_eos_alone() -> None:
+    own = SamplingParams(stop_token_ids=[9, EOS, 1])
+    assert door().admit("r", "A", own).stop_token_ids == [1, EOS, 9]
+    ignoring = SamplingParams(stop_token_ids=[9, 1], ignore_eos=True)
+    assert door().admit("r", "A", ignoring).stop_token_ids == [1, 9]
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"stop_token_ids": [1, 128]}, "stop_token_ids[1] must be a token id in [0, 128), got 128"),
+        ({"allowed_token_ids": [1, 128]}, "allowed_token_ids[1] must be a token id in [0, 128), got 128"),
+        ({"logit_bias": {1: 1.0, 128: 1.0}}, "a key of logit_bias must be a token id in [0, 128), got 128"),
+        ({"bad_words": ["a", "\ud800"]}, "bad_words[1] must be valid Unicode, got the lone surrogate '\\ud800' at"),
+    ],
+)
+def test_params_that_do_not_fit_the_model_are_refused_by_name(params: Any, message: str) -> None:
+    assert message in refusal("A", SamplingParams(**params))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("AB", [[65, 66], [32, 65, 66]]),
+        (" AB", [[65, 66], [32, 65, 66]]),
+        ("  A", [[65], [32, 65]]),
+        (" ", [[32]]),
+        ("é", []),  # no token of the model
+    ],
+)
+def test_a_bad_word_is_barred_with_and_without_a_space_before_it(word: str, expected: list[list[int]]) -> None:
+    assert door().admit("r", "A", SamplingParams(bad_words=[word])).bad_words == expected
+    assert door().admit("r", "A", SamplingParams(bad_words=[word, word])).bad_words == expected
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": [EOS], "min_tokens": 1},
+        {"allowed_token_ids": [EOS, 9], "min_tokens": 1, "stop_token_ids": [9]},
+        {"allowed_token_ids": [65, 66], "bad_words": ["A", "B"]},
+        {"allowed_token_ids": [65, EOS], "bad_words": ["A"], "min_tokens": 2},
+    ],
+)
+def test_params_that_leave_no_token_are_refused(params: Any) -> None:
+    assert "allowed_token_ids must hold a token that neither" in refusal("A", SamplingParams(**params))
+
+
+def test_barring_the_whole_vocabulary_is_refused_and_all_but_one_is_not() -> None:
+    all_but_one = SamplingParams(stop_token_ids=range(VOCAB_SIZE - 1), min_tokens=1)
+    door().admit("r", "A", all_but_one)
+    everything = SamplingParams(stop_token_ids=range(VOCAB_SIZE), min_tokens=1)
+    assert "must leave a token of the vocabulary, got all 128 of it" in refusal("A", everything)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": [EOS]},
+        {"allowed_token_ids": [EOS], "min_tokens": 1, "ignore_eos": True},
+        {"allowed_token_ids": [65], "bad_words": ["AA"]},
+        {"allowed_token_ids": [EOS, 65], "min_tokens": 1},
+    ],
+)
+def test_params_that_leave_one_token_are_admitted(params: Any) -> None:
+    door().admit("r", "A", SamplingParams(**params))
+
+
 @pytest.mark.parametrize(("asked", "max_logprobs", "expected"), [(None, 5, None), (0, 5, 0), (5, 5, 5), (-1, -1, 128)])
 def test_logprobs_within_the_limit_are_granted(asked: int | None, max_logprobs: int, expected: int | None) -> None:
     request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(logprobs=asked))

@@ -1,0 +1,115 @@
+"""What answers must look like: the whole text cut the obvious way, and a request whose tokens the test gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from engine.fakes import ToyTokenizer
+
+from fastpaged.engine.output_processor import OutputProcessor
+from fastpaged.outputs import RequestOutput
+from fastpaged.sampling_params import RequestOutputKind, SamplingParams
+
+
+def first_stop(text: str, stops: Sequence[str], after: int = 0) -> tuple[int, str] | None:
+    """Where the first stop string that ends beyond `after` ends, and which it is."""
+    for end in range(after + 1, len(text) + 1):
+        for stop in stops:
+            if text[:end].endswith(stop):
+                return end, stop
+    return None
+
+
+def cut(text: str, stops: Sequence[str], included: bool, after: int = 0) -> str:
+    found = first_stop(text, stops, after)
+    if found is None:
+        return text
+    end, stop = found
+    return text[:end] if included else text[: end - len(stop)]
+
+
+def possible(text: str, stops: Sequence[str]) -> str:
+    """The longest end of `text` that a stop string begins with."""
+    ends = (stop[:length] for stop in stops for length in range(len(stop)) if text.endswith(stop[:length]))
+    return max(ends, key=len, default="")
+
+
+class EagerTokenizer(ToyTokenizer):
+    """The toy tokenizer with a stream that holds nothing back."""
+
+    def text_stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> Any:
+        return SimpleNamespace(push=chr, finish=lambda: "")
+
+
+class EndedSequences:
+    """Stands where the scheduler stands."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[int, ...]] = []
+
+    def abort(self, group_id: int) -> bool:
+        self.ended.append((group_id,))
+        return True
+
+    def finish(self, group_id: int, sequence_id: int) -> bool:
+        self.ended.append((group_id, sequence_id))
+        return True
+
+
+def answered(
+    tokenizer: Any, prompt: list[int], output: Sequence[int], params: SamplingParams, *, ends: str = "LENGTH"
+) -> tuple[list[RequestOutput], EndedSequences]:
+    """All outputs of a request that was given the tokens of `output` one by one; it ends with the last of them, or
+    is aborted after it."""
+    scheduler = EndedSequences()
+    processor = OutputProcessor(tokenizer, scheduler)  # type: ignore[arg-type]
+    request: Any = SimpleNamespace(
+        request_id="r", prompt=None, prompt_token_ids=prompt, params=params, num_logprobs=params.logprobs
+    )
+    stream = tokenizer.text_stream(prompt) if params.detokenize else None
+    processor.add(7, request, None, stream)
+    result: Any = SimpleNamespace(logprobs=[-1.5], ranks=[1], top_logprobs=lambda row: [])
+    outputs: list[RequestOutput] = []
+    for position, token_id in enumerate(output):
+        last = position == len(output) - 1 and ends != "ABORT"
+        event: Any = SimpleNamespace(
+            group_id=7,
+            sequence_id=70,
+            token_id=token_id,
+            sample_row=0,
+            finish_reason=SimpleNamespace(name=ends) if last else None,
+            group_finished=last,
+        )
+        outputs += processor.process(result, [event])
+        if "r" not in processor:
+            return outputs, scheduler
+    aborted = processor.abort("r")
+    assert aborted is not None
+    return [*outputs, aborted], scheduler
+
+
+def check_outputs(
+    outputs: list[RequestOutput], output_kind: RequestOutputKind, token_ids: Sequence[int], text: str, case: object
+) -> None:
+    """Whole, growing, or in pieces: always these tokens and this text, and a logprob for each token."""
+    answers = [output.outputs[0] for output in outputs]
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True], case
+    for answer in answers:
+        assert [list(entry) for entry in answer.logprobs or []] == [[token_id] for token_id in answer.token_ids], case
+    assert outputs[-1].metrics.num_generation_tokens == len(token_ids), case
+    assert answers[-1].cumulative_logprob == pytest.approx(-1.5 * len(token_ids)), case
+    if output_kind is RequestOutputKind.DELTA:
+        assert [token_id for answer in answers for token_id in answer.token_ids] == token_ids, case
+        assert "".join(answer.text for answer in answers) == text, case
+        assert [len(answer.token_ids) for answer in answers[: len(token_ids)]] == [1] * len(token_ids), case
+    else:
+        assert (answers[-1].token_ids, answers[-1].text) == (token_ids, text), case
+    if output_kind is RequestOutputKind.CUMULATIVE:
+        steps = range(1, len(token_ids) + 1)
+        assert [answer.token_ids for answer in answers[: len(token_ids)]] == [token_ids[:n] for n in steps], case
+        assert all(text.startswith(answer.text) for answer in answers), case
+    if output_kind is RequestOutputKind.FINAL_ONLY:
+        assert len(answers) == 1, case

@@ -1,0 +1,233 @@
+"""Stop strings and output kinds: what is shown, token by token, against the whole text cut the obvious way."""
+
+from __future__ import annotations
+
+import os.path
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import tokenizers
+from engine.plain_answers import answered, check_outputs, cut, first_stop, possible
+from tokenizer.small_tokenizers import byte_fallback, trained_byte_level
+from tokenizer.strings import strings
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from fastpaged.engine.output_processor import StopStrings
+from fastpaged.outputs import RequestOutput
+from fastpaged.sampling_params import RequestOutputKind, SamplingParams
+from fastpaged.tokenizer import Tokenizer
+from fastpaged.tokenizer.byte_alphabet import CHARACTER_OF_BYTE
+from fastpaged.tokenizer.definition import TokenizerDefinition
+
+
+def some_stops(random_: random.Random, text: str, alphabet: str) -> list[str]:
+    """Mostly from the text, some of these altered at the end or the start."""
+    stops = []
+    for _ in range(random_.randint(1, 4)):
+        start = random_.randint(0, len(text))
+        stop = text[start : start + random_.randint(1, 6)]
+        if not stop or random_.random() < 0.5:
+            stop = stop[random_.randint(0, 1) :] + random_.choice(alphabet)
+        stops.append(stop)
+    return stops
+
+
+def pieces(random_: random.Random, text: str) -> list[str]:
+    cuts = sorted(random_.randint(0, len(text)) for _ in range(random_.randint(0, len(text) + 2)))
+    return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+# ---- the search
+
+
+def test_text_in_pieces_is_shown_up_to_the_first_stop_and_only_what_may_become_one_is_held() -> None:
+    random_ = random.Random(1)
+    num_found = num_held = 0
+    for _ in range(20_000):
+        alphabet = random_.choice(["ab", "abc", "aé😀\n", "a"])
+        text = "".join(random_.choice(alphabet) for _ in range(random_.randint(0, 24)))
+        stops = some_stops(random_, text, alphabet)
+        included = random_.random() < 0.3
+        parts = pieces(random_, text)
+        first = random_.choice([0, 0, random_.randint(0, len(parts))])  # the first piece that may stop
+        after = len("".join(parts[:first]))
+        search = StopStrings(stops, included)
+        shown = so_far = ""
+        for position, part in enumerate(parts):
+            shown += search.push(part, position >= first)
+            so_far += part
+            found = first_stop(so_far, stops, after)
+            case = (parts[: position + 1], stops, included, first)
+            assert search.found == (None if found is None else found[1]), case
+            if found is None:
+                assert search.held == ("" if included else possible(so_far, stops)), case
+                assert shown + search.held == so_far, case
+                num_held += search.held != ""
+        num_found += search.found is not None
+        assert shown + search.finish() == cut(text, stops, included, after), (parts, stops, included, first)
+        assert search.held == ""
+    assert num_found > 4000
+    assert num_held > 4000
+
+
+@pytest.mark.parametrize(
+    ("stops", "found", "shown"),
+    [
+        (["abcd", "bc"], "bc", "a"),  # complete first, though it begins later
+        (["bc", "abc"], "bc", "a"),  # complete together: the one listed first
+        (["abc", "bc"], "abc", ""),
+        (["abc", "ab"], "ab", ""),
+    ],
+)
+@pytest.mark.parametrize("parts", [["abcd"], ["a", "b", "c", "d"], ["ab", "cd"], ["abc", "d"]])
+def test_of_several_stops_the_first_to_be_complete_counts(
+    stops: list[str], found: str, shown: str, parts: list[str]
+) -> None:
+    search = StopStrings(stops)
+    assert "".join(search.push(part) for part in parts) + search.finish() == shown
+    assert search.found == found
+
+
+def test_the_work_for_a_character_does_not_grow_with_what_is_held() -> None:
+    """Characters of the worst kind: to search or even copy the held text for each would take hours."""
+    search = StopStrings(["a" * 1_000_000 + "b", "a" * 999_999 + "c"])
+    shown = sum(len(search.push("a")) for _ in range(1_200_000))
+    assert shown == 200_000
+    assert search.push("b") == ""
+    assert search.found is not None
+
+
+# ---- answers, token by token
+
+
+def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(TokenizerDefinition("test", backend, bos_token_id=None, eos_token_ids=frozenset({2})))
+
+
+def trained_metaspace() -> tokenizers.Tokenizer:
+    """SentencePiece's BPE as Llama 2 has it: ▁ for spaces, byte tokens, one space dropped from the start."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=True)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    special = ["<unk>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))], show_progress=False
+    )
+    tokenizer.train_from_iterator(strings(seed=2, count=300), trainer)
+    definition = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+    definition.add_special_tokens(special)
+    return definition
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A tokenizer, and how a byte is spelled by a token of its own."""
+
+    tokenizer: Tokenizer
+    id_of_byte: Callable[[int], int]
+    vocab_size: int
+
+
+@cache
+def kind(name: str) -> Kind:
+    if name == "byte-level":
+        backend = trained_byte_level()
+        vocabulary = backend.get_vocab()
+        return Kind(wrapped(backend), lambda byte: vocabulary[CHARACTER_OF_BYTE[byte]], 700)
+    backend = byte_fallback() if name == "byte fallback" else trained_metaspace()
+    vocabulary = backend.get_vocab()
+    return Kind(wrapped(backend), lambda byte: vocabulary[f"<0x{byte:02X}>"], len(vocabulary))
+
+
+def some_ids(random_: random.Random, kind: Kind, most: int) -> list[int]:
+    """Words, characters cut into bytes and perhaps cut short, bytes that are no UTF-8, any token at all."""
+    ids: list[int] = []
+    for _ in range(random_.randint(0, most)):
+        choice = random_.random()
+        if choice < 0.4:
+            ids += kind.tokenizer.encode(random_.choice(["the cat", " and", "a", "é", "ab ab", "世界"]))[:3]
+        elif choice < 0.7:
+            raw = random_.choice(["é", "€", "😀", "ab", "\n"]).encode()
+            ids += [kind.id_of_byte(byte) for byte in raw[: random_.randint(1, 4)]]
+        elif choice < 0.8:
+            ids.append(kind.id_of_byte(random_.choice([0x80, 0xC0, 0xE2, 0xED, 0xF0, 0xFF])))
+        else:
+            ids.append(random_.randrange(3, kind.vocab_size))
+    return ids
+
+
+def law(tokenizer: Tokenizer, prompt: list[int], output: Sequence[int]) -> str:
+    """text(prompt + output) after its longest common prefix with text(prompt)."""
+    before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *output])
+    return whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of characters, as it says
+
+
+def certain_texts(tokenizer: Tokenizer, prompt: list[int], output: Sequence[int]) -> list[str]:
+    """The text that is certain after each token. test_text_stream.py holds it against the law."""
+    stream = tokenizer.text_stream(prompt)
+    texts: list[str] = []
+    for token_id in output:
+        texts.append((texts[-1] if texts else "") + stream.push(token_id))
+    return texts
+
+
+@pytest.mark.parametrize("name", ["byte-level", "byte fallback", "metaspace"])
+def test_an_answer_is_the_whole_text_up_to_the_first_stop_however_its_tokens_cut_it(name: str) -> None:
+    kind_ = kind(name)
+    tokenizer = kind_.tokenizer
+    random_ = random.Random(name)
+    num_stopped = num_held = 0
+    for _ in range(3500):
+        prompt, output = some_ids(random_, kind_, 3), some_ids(random_, kind_, 6) or [5]
+        whole = law(tokenizer, prompt, output)
+        stops = some_stops(random_, whole, "ab é€�")
+        certain = certain_texts(tokenizer, prompt, output)
+        min_tokens = random_.choice([0, 0, random_.randint(0, len(output))])
+        after = len(certain[min_tokens - 1]) if min_tokens else 0
+        if min_tokens == len(output):
+            after = len(whole)
+        params = SamplingParams(
+            stop=stops,
+            include_stop_str_in_output=random_.random() < 0.3,
+            min_tokens=min_tokens,
+            max_tokens=len(output),
+            logprobs=0,
+            output_kind=random_.choice(list(RequestOutputKind)),
+        )
+        ends = random_.choice(["LENGTH", "ABORT"])
+        outputs, scheduler = answered(tokenizer, prompt, output, params, ends=ends)
+        case = (prompt, output, params, ends)
+        completed = [first_stop(text, stops, after) is not None for text in certain]
+        num_tokens = completed.index(True) + 1 if any(completed) else len(output)
+        found = first_stop(whole, stops, after)
+        reason = "abort" if ends == "ABORT" and not any(completed) else "length" if found is None else "stop"
+        expected = cut(whole, stops, params.include_stop_str_in_output, after)
+        check_outputs(outputs, params.output_kind, output[:num_tokens], expected, case)
+        last = outputs[-1].outputs[0]
+        assert last.finish_reason == reason, case
+        assert last.stop_reason == (found[1] if found is not None and reason == "stop" else None), case
+        assert bool(scheduler.ended) == (num_tokens < len(output) or ends == "ABORT"), case
+        num_held += check_held(outputs, params, certain, case)
+        num_stopped += reason == "stop"
+    assert num_stopped > 800
+    assert num_held > 300
+
+
+def check_held(outputs: list[RequestOutput], params: SamplingParams, certain: list[str], case: object) -> int:
+    """That each output but the last shows all that is certain but what may become a stop; how often that is held."""
+    num_held = 0
+    shown = ""
+    for position, output in enumerate(outputs[:-1]):
+        text = output.outputs[0].text
+        shown = shown + text if params.output_kind is RequestOutputKind.DELTA else text
+        assert isinstance(params.stop, tuple)
+        held = "" if params.include_stop_str_in_output else possible(certain[position], params.stop)
+        assert shown + held == certain[position], case
+        num_held += held != ""
+    return num_held
