@@ -124,7 +124,7 @@ ThreadPool::ThreadPool(int num_threads) {
 
 ThreadPool::~ThreadPool() {
   if (!team_->is_of_this_process()) {
-    static_cast<void>(team_.release());  // lost on purpose, see the header
+    [[maybe_unused]] const Team* const lost = team_.release();  // on purpose, see the header
   }
 }
 
