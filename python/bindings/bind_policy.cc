@@ -13,18 +13,44 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-SchedulerPolicy make_policy(const py::object& preemption_mode, bool chunked_prefill,
-                            const py::object& long_prefill_token_threshold, double watermark, bool counts_running_needs,
-                            bool block_per_branch, bool swapped_before_waiting) {
+bool bool_arg(const py::object& value, const char* name) {
+  if (!PyBool_Check(value.ptr())) {
+    throw py::type_error(std::string(name) + " must be True or False, got " + std::string(py::repr(value)));
+  }
+  return value.is(py::handle(Py_True));
+}
+
+double number_arg(const py::object& value, const char* name) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1.0 && PyErr_Occurred() != nullptr) {
+    clear_type_error();
+    throw py::type_error(std::string(name) + " must be a number, got " + std::string(py::repr(value)));
+  }
+  return number;
+}
+
+std::string described(const SchedulerPolicy& policy) {
+  const py::str text(
+      "SchedulerPolicy(preemption_mode={!r}, chunked_prefill={}, long_prefill_token_threshold={}, watermark={}, "
+      "counts_running_needs={}, block_per_branch={}, swapped_before_waiting={})");
+  return py::str(text.format(name_of(policy.preemption_mode), policy.chunked_prefill,
+                             policy.long_prefill_token_threshold, policy.watermark, policy.counts_running_needs,
+                             policy.block_per_branch, policy.swapped_before_waiting));
+}
+
+SchedulerPolicy make_policy(const py::object& preemption_mode, const py::object& chunked_prefill,
+                            const py::object& long_prefill_token_threshold, const py::object& watermark,
+                            const py::object& counts_running_needs, const py::object& block_per_branch,
+                            const py::object& swapped_before_waiting) {
   SchedulerPolicy policy;
   policy.preemption_mode = preemption_mode_arg(preemption_mode, "preemption_mode");
-  policy.chunked_prefill = chunked_prefill;
+  policy.chunked_prefill = bool_arg(chunked_prefill, "chunked_prefill");
   policy.long_prefill_token_threshold =
       int_arg<std::int32_t>(long_prefill_token_threshold, "long_prefill_token_threshold");
-  policy.watermark = watermark;
-  policy.counts_running_needs = counts_running_needs;
-  policy.block_per_branch = block_per_branch;
-  policy.swapped_before_waiting = swapped_before_waiting;
+  policy.watermark = number_arg(watermark, "watermark");
+  policy.counts_running_needs = bool_arg(counts_running_needs, "counts_running_needs");
+  policy.block_per_branch = bool_arg(block_per_branch, "block_per_branch");
+  policy.swapped_before_waiting = bool_arg(swapped_before_waiting, "swapped_before_waiting");
   validate(policy);
   return policy;
 }
@@ -40,6 +66,7 @@ void bind_policy(py::module_& m) {
            py::arg("watermark") = usual.watermark, py::arg("counts_running_needs") = usual.counts_running_needs,
            py::arg("block_per_branch") = usual.block_per_branch,
            py::arg("swapped_before_waiting") = usual.swapped_before_waiting)
+      .def("__repr__", &described)
       .def_static("paper_2023", &SchedulerPolicy::paper_2023)
       .def_property_readonly("preemption_mode",
                              [](const SchedulerPolicy& policy) { return name_of(policy.preemption_mode); })

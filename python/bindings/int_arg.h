@@ -12,12 +12,21 @@
 
 namespace fastpaged::bindings {
 
+// For a conversion that has failed: forgets a TypeError, which the caller says better, and passes on all else, as
+// KeyboardInterrupt and MemoryError.
+inline void clear_type_error() {
+  if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
+    throw pybind11::error_already_set();
+  }
+  PyErr_Clear();
+}
+
 // Throws TypeError for no integer, ValueError outside Int's range from `minimum` on; both name the argument.
 template <typename Int>
 Int int_arg(pybind11::handle value, const std::string& name, Int minimum = std::numeric_limits<Int>::min()) {
   const auto index = pybind11::reinterpret_steal<pybind11::object>(PyNumber_Index(value.ptr()));
   if (!index) {
-    PyErr_Clear();
+    clear_type_error();
     throw pybind11::type_error(name + " must be an integer, got " + Py_TYPE(value.ptr())->tp_name);
   }
   bool fits = false;
@@ -29,8 +38,12 @@ Int int_arg(pybind11::handle value, const std::string& name, Int minimum = std::
     result = static_cast<Int>(number);
   } else {
     const unsigned long long number = PyLong_AsUnsignedLongLong(index.ptr());
-    fits = PyErr_Occurred() == nullptr && std::in_range<Int>(number);
+    const bool failed = PyErr_Occurred() != nullptr;
+    if (failed && PyErr_ExceptionMatches(PyExc_OverflowError) == 0) {
+      throw pybind11::error_already_set();
+    }
     PyErr_Clear();
+    fits = !failed && std::in_range<Int>(number);
     result = static_cast<Int>(number);
   }
   if (!fits || result < minimum) {
@@ -46,7 +59,7 @@ template <typename Each>
 void for_each_item(pybind11::handle sequence, const std::string& name, Each&& each) {
   const auto items = pybind11::reinterpret_steal<pybind11::object>(PySequence_Fast(sequence.ptr(), ""));
   if (!items) {
-    PyErr_Clear();
+    clear_type_error();
     throw pybind11::type_error(name + " must be a sequence of integers, got " + Py_TYPE(sequence.ptr())->tp_name);
   }
   // The size is read anew each time: an item's __index__ may shorten a list.

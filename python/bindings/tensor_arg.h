@@ -27,6 +27,12 @@ class BufferHandle {
   BufferHandle(pybind11::handle object, const char* name, Access access) {
     const int flags = PyBUF_STRIDES | PyBUF_FORMAT | (access == Access::kWrite ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) {
+      const bool refused = PyErr_ExceptionMatches(PyExc_TypeError) != 0 ||
+                           PyErr_ExceptionMatches(PyExc_BufferError) != 0 ||
+                           PyErr_ExceptionMatches(PyExc_ValueError) != 0;
+      if (!refused) {
+        throw pybind11::error_already_set();
+      }
       PyErr_Clear();
       throw pybind11::value_error(
           std::string(name) + " must be " + (access == Access::kWrite ? "a writable array" : "an array") + ", got " +

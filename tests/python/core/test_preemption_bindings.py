@@ -127,6 +127,38 @@ def test_a_mode_that_is_no_string_is_a_type_error_that_names_it() -> None:
         SchedulerPolicy(preemption_mode=3)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"chunked_prefill": None}, "chunked_prefill must be True or False, got None"),
+        ({"counts_running_needs": 2}, "counts_running_needs must be True or False, got 2"),
+        ({"block_per_branch": "yes"}, "block_per_branch must be True or False, got 'yes'"),
+        ({"swapped_before_waiting": 0}, "swapped_before_waiting must be True or False, got 0"),
+        ({"watermark": "1 %"}, "watermark must be a number, got '1 %'"),
+        ({"watermark": None}, "watermark must be a number, got None"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_refused_by_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        SchedulerPolicy(**fields)
+
+
+def test_a_policy_shows_its_fields() -> None:
+    assert repr(SchedulerPolicy.paper_2023()) == (
+        "SchedulerPolicy(preemption_mode='by_branches', chunked_prefill=False, long_prefill_token_threshold=0, "
+        "watermark=0.01, counts_running_needs=False, block_per_branch=True, swapped_before_waiting=True)"
+    )
+
+
+def test_an_interrupt_while_an_argument_is_read_stays_an_interrupt() -> None:
+    class Interrupting:
+        def __index__(self) -> int:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SchedulerPolicy(long_prefill_token_threshold=Interrupting())  # type: ignore[arg-type]
+
+
 def test_a_scheduler_follows_its_policy() -> None:
     scheduler = make_scheduler(policy=SchedulerPolicy(long_prefill_token_threshold=2))
     add(scheduler, 1, [4, 5, 6])
