@@ -19,6 +19,14 @@ PARAMS = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=1
 TRACED = ("llm.py", "llm_engine.py", "deferred_signals.py", "in_process.py", "worker.py", "text_stream.py")
 
 
+@pytest.fixture(autouse=True)
+def python_hears_sigint() -> Iterator[None]:
+    """A shell that runs the tests in the background may have told them to ignore it."""
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, found)
+
+
 @pytest.fixture
 def llm(tiny_llama: Path) -> Iterator[LLM]:
     with LLM(str(tiny_llama), isa="scalar", num_threads=1, num_blocks=64) as llm:
