@@ -30,7 +30,7 @@ help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
-	@echo 'make prove   the proofs of the core again, at length      make mutate  ten seeded faults: do the tests catch them?'
+	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make clean   remove builds and environments'

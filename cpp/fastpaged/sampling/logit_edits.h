@@ -1,6 +1,6 @@
 // LogitEdits: what a request does to its logits before a token is chosen: masks, biases, penalties.
 //
-// In this order, the usual one of serving engines (vllm/v1/sample/sampler.py), so that penalties act on biased logits:
+// In this order, so that penalties act on biased logits:
 //   1. allowed_token_ids  all others become -inf
 //   2. logit_bias         added
 //   3. min_tokens         end_token_ids become -inf while the output is shorter

@@ -283,7 +283,10 @@ cdef class OutputProcessor:
             # A request ends with the last of its sequences.
             name = event.finish_reason.name.lower() if event.group_finished else None
             if name == "error":
-                logging.getLogger(__name__).error("request %r failed: its logits held a NaN, or it leaves no token to choose", state.request.request_id)
+                logging.getLogger(__name__).error(
+                    "request %r failed: its logits held a NaN, or it leaves no token to choose",
+                    state.request.request_id,
+                )
             try:
                 name = self._apply(state, event, name, result, logprobs, ranks, now)
             except Exception:

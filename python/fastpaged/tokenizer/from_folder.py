@@ -11,8 +11,8 @@ from tokenizers import AddedToken
 
 from fastpaged.errors import ModelFormatError
 from fastpaged.tokenizer.definition import TokenizerDefinition
+from fastpaged.tokenizer.failures import library_failures
 from fastpaged.tokenizer.json_file import read_json_object, read_text
-from fastpaged.tokenizer.library_errors import library_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models
 
 from fastpaged.errors import ModelFormatError
 from fastpaged.tokenizer.definition import TokenizerDefinition, frame_with
-from fastpaged.tokenizer.library_errors import library_failures
+from fastpaged.tokenizer.failures import library_failures
 from fastpaged.tokenizer.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.tokenizer.byte_alphabet import token_bytes
 from fastpaged.tokenizer.chat_template import ChatMessage, ChatTemplate, check_messages
-from fastpaged.tokenizer.library_errors import library_failures
+from fastpaged.tokenizer.failures import library_failures
 from fastpaged.tokenizer.text_stream import ByteLevelTextStream, TextStream, WindowTextStream
 
 if TYPE_CHECKING:
