@@ -1,0 +1,8 @@
+"""What model it is, and how the engine is set up."""
+
+from __future__ import annotations
+
+from fastpaged.config.engine_config import EngineConfig
+from fastpaged.config.model_config import ModelConfig
+
+__all__ = ["EngineConfig", "ModelConfig"]
