@@ -1,16 +1,15 @@
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/ops.h"
-#include "fastpaged/ops/cpu/vector_math.h"
+#include "fastpaged/ops/cpu/vector.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/row_tiles.h"
 #include "fastpaged/ops/validate.h"
 
-namespace fastpaged::cpu {
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 static void copy(const float* from, std::int64_t size, float* to) {
   for (std::int64_t i = 0; i < size; i += kLanes) {
-    const __mmask16 lanes = first_lanes(size - i);
-    _mm512_mask_storeu_ps(to + i, lanes, _mm512_maskz_loadu_ps(lanes, from + i));
+    store(to + i, load(from + i, size - i), size - i);
   }
 }
 FASTPAGED_END_TARGET
@@ -26,4 +25,4 @@ void gather_rows(const GatherRowsParams& params, ThreadPool& pool) {
   });
 }
 
-}  // namespace fastpaged::cpu
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA
