@@ -23,7 +23,7 @@ constexpr int kScoreSums = kLanes;         // accumulators at most: half of the 
 
 // Elements of A in a unit.
 template <typename A>
-constexpr std::int64_t kUnit = std::is_same_v<A, BFloat16> && kHasPairDot ? 2 : 1;
+constexpr std::int64_t kUnit = std::is_same_v<A, BFloat16> && kHasDot ? 2 : 1;
 
 // How many vectors each of `rows` rows may accumulate in: a power of two, so that halves take up the rest.
 constexpr int side_by_side(int rows, int accumulators) {
@@ -35,11 +35,11 @@ constexpr int side_by_side(int rows, int accumulators) {
 }
 
 template <typename A>
-static inline Floats load_units(const A* from, std::int64_t count) {
+static inline Floats load_units(const A* from, [[maybe_unused]] std::int64_t count) {
   if constexpr (kUnit<A> == 2) {
     return load(reinterpret_cast<const float*>(from), count);
   } else {
-    return load(from, count);
+    return load(from);
   }
 }
 

@@ -10,8 +10,8 @@
 FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-constexpr int kMixRows = 6;                               // at most, that share the values in registers
-constexpr int kMixSums = kLanes == 8 ? 12 : 24;           // accumulators at most: three quarters of the registers
+constexpr int kMixRows = 6;                      // at most, that share the values in registers
+constexpr int kMixSums = kLanes == 8 ? 12 : 24;  // accumulators at most: three quarters of the registers
 
 // Where the values of a span lie, and the weights of the rows: [row][kSpan].
 template <typename A>

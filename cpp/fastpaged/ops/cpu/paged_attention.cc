@@ -15,7 +15,7 @@
 #include "fastpaged/ops/cpu/attention_values.h"
 #include "fastpaged/ops/cpu/attention_work.h"
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/ops.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/element.h"
 #include "fastpaged/ops/validate.h"
 #include "fastpaged/ops/workspace.h"
@@ -101,9 +101,7 @@ class SpanAttention {
     }
   }
 
-  static KeyRange tiles_of(KeyRange keys) {
-    return {keys.begin / kKeyTile, (keys.end + kKeyTile - 1) / kKeyTile};
-  }
+  static KeyRange tiles_of(KeyRange keys) { return {keys.begin / kKeyTile, (keys.end + kKeyTile - 1) / kKeyTile}; }
 
   void score_block(std::int64_t row, std::int64_t count) {
     for (std::int64_t r = 0; r < count; ++r) {
