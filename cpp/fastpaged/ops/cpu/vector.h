@@ -18,11 +18,14 @@
 //   round_to_integer(x)                ties to even
 //   times_power_of_2(x, n)             x 2^n for an integral n in [-190, 190]
 //   sum_of_lanes(x), max_of_lanes(x)   one fixed tree: lanes kLanes / 2 apart, then half of that, ..., 1
+//   first_lane(x), lane_numbers()      a float; 0, 1, 2, ...
+//   transpose(rows)                    kLanes x kLanes, in place
 //
 //   Pairs                              2 kLanes bfloat16: kLanes pairs of neighbours
 //   load_pairs(from)                   2 kLanes elements
 //   broadcast_pair(from)               two elements, in every lane
-//   dot(a, b, c)                       c, plus the products of the two elements of each pair
+//   dot(a, b, c)                       c, plus the products of the two elements of each pair; one instruction where
+//                                      kHasDot
 //
 // Include it after everything else; open a region with FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES), and define
 // only functions and templates of internal linkage (static) inside. NaN and denormals as for_each_tile.h sets them.

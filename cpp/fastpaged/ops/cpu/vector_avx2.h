@@ -15,6 +15,7 @@ namespace fastpaged::cpu::avx2 {
 
 constexpr const char* kIsaName = "avx2";
 constexpr std::int64_t kLanes = 8;
+constexpr bool kHasDot = false;
 
 using Floats = __m256;
 using Pairs = __m256i;
@@ -149,6 +150,37 @@ static inline float max_of_lanes(Floats x) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline float first_lane(Floats x) {
+  return _mm256_cvtss_f32(x);
+}
+static inline Floats lane_numbers() {
+  return _mm256_setr_ps(0.0F, 1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F, 7.0F);
+}
+
+// Three rounds: within pairs, within quarters, between halves.
+static inline void transpose(Floats (&m)[8]) {
+  Floats a[8];
+#pragma GCC unroll 4
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_ps(m[i], m[i + 1]);
+    a[i + 1] = _mm256_unpackhi_ps(m[i], m[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const int from = i / 2 * 4 + i % 2;
+    const __m256d low = _mm256_castps_pd(a[from]);
+    const __m256d high = _mm256_castps_pd(a[from + 2]);
+    m[2 * i] = _mm256_castpd_ps(_mm256_unpacklo_pd(low, high));
+    m[2 * i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(low, high));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const Floats upper = _mm256_permute2f128_ps(m[i], m[i + 4], 0x31);
+    m[i] = _mm256_permute2f128_ps(m[i], m[i + 4], 0x20);
+    m[i + 4] = upper;
+  }
 }
 
 static inline Pairs load_pairs(const BFloat16* from) {

@@ -15,6 +15,7 @@ namespace fastpaged::cpu::avx512 {
 
 constexpr const char* kIsaName = "avx512";
 constexpr std::int64_t kLanes = 16;
+constexpr bool kHasDot = true;
 
 using Floats = __m512;
 using Pairs = __m512bh;
@@ -105,6 +106,46 @@ static inline float max_of_lanes(Floats x) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+static inline float first_lane(Floats x) {
+  return _mm512_cvtss_f32(x);
+}
+static inline Floats lane_numbers() {
+  return _mm512_setr_ps(0.0F, 1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F, 7.0F, 8.0F, 9.0F, 10.0F, 11.0F, 12.0F, 13.0F, 14.0F,
+                        15.0F);
+}
+
+// Four rounds: within pairs, within quarters, between quarters.
+static inline void transpose(Floats (&m)[16]) {
+  Floats a[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(m[i], m[i + 1]);
+    a[i + 1] = _mm512_unpackhi_ps(m[i], m[i + 1]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const int from = i / 2 * 4 + i % 2;
+    const __m512d low = _mm512_castps_pd(a[from]);
+    const __m512d high = _mm512_castps_pd(a[from + 2]);
+    m[2 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+    m[2 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm512_shuffle_f32x4(m[i], m[i + 4], 0x88);
+    a[i + 4] = _mm512_shuffle_f32x4(m[i], m[i + 4], 0xDD);
+    a[i + 8] = _mm512_shuffle_f32x4(m[i + 8], m[i + 12], 0x88);
+    a[i + 12] = _mm512_shuffle_f32x4(m[i + 8], m[i + 12], 0xDD);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    m[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+    m[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
+    m[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xDD);
+    m[i + 12] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xDD);
+  }
 }
 
 static inline Pairs load_pairs(const BFloat16* from) {
