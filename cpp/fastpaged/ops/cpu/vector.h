@@ -3,6 +3,7 @@
 // Kernels that work with any vectors are compiled once per FASTPAGED_VECTOR_ISA, avx2 or avx512, and live in namespace
 // fastpaged::cpu::FASTPAGED_VECTOR_ISA. vector_avx2.h and vector_avx512.h give both the same functions:
 //
+//   kIsaName                           name of the op table
 //   Floats                             kLanes float32
 //   load(from, count), store(to, x, count)    the first `count` lanes (all from kLanes on), of float32 or bfloat16;
 //                                      the others are zero, or left alone in memory. bfloat16 is rounded to the

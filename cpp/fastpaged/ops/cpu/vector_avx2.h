@@ -13,6 +13,7 @@
 FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX2_FEATURES)
 namespace fastpaged::cpu::avx2 {
 
+constexpr const char* kIsaName = "avx2";
 constexpr std::int64_t kLanes = 8;
 constexpr bool kHasDot = false;
 

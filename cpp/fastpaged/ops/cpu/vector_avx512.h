@@ -13,6 +13,7 @@
 FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
 namespace fastpaged::cpu::avx512 {
 
+constexpr const char* kIsaName = "avx512";
 constexpr std::int64_t kLanes = 16;
 constexpr bool kHasDot = true;
 

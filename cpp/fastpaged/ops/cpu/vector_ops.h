@@ -1,10 +1,7 @@
 // The ops of one vector instruction set, a file per op. Callable only where cpu_features() allows.
 #pragma once
 
-#include <span>
-
 #include "fastpaged/base/thread_pool.h"
-#include "fastpaged/ops/packed_linear.h"
 #include "fastpaged/ops/params.h"
 
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
@@ -13,6 +10,8 @@ void embedding(const EmbeddingParams& params, ThreadPool& pool);
 void rms_norm(const RmsNormParams& params, ThreadPool& pool);
 void layer_norm(const LayerNormParams& params, ThreadPool& pool);
 void linear(const LinearParams& params, ThreadPool& pool);
+// linear, without the check. REQUIRES: valid params, a weight from pack_panels (weight_panels.h).
+void multiply_panels(const LinearParams& params, ThreadPool& pool);
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool);
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
 void activation(const ActivationParams& params, ThreadPool& pool);
