@@ -20,7 +20,7 @@ constexpr int kVectorsPerPanel = kPanelWidth / kLanes;
 
 // Rows side by side, so that the accumulators and what they are fed from stay in registers.
 constexpr int rows_per_block(int panels) {
-  return kManyRegisters ? 8 : 4 / panels;
+  return kManyRegisters ? 8 : panels == 1 ? 4 : 1;
 }
 
 // Rows of x against neighbouring panels.
