@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from fastpaged import _core
 from fastpaged.errors import InvalidRequestError
-from fastpaged.ops.graph_ops import BatchInputs, GraphOps
+from fastpaged.ops.graph_ops import GraphOps
+from fastpaged.ops.op_set import BatchInputs
 from fastpaged.weights.checkpoint import open_checkpoint
 from fastpaged.weights.loader import load_model
 from fastpaged.worker.kv_memory import KVMemory, num_host_blocks, num_kv_blocks
