@@ -40,6 +40,13 @@ SHAPES = [
 ]
 
 
+@pytest.fixture(params=[isa for isa in _core.supported_isas() if not isa.startswith("amx")])
+def isa(request: pytest.FixtureRequest) -> str:
+    """The AMX tables take this op from AVX-512's."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(params=["bfloat16", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Dtype:
     name: Dtype = request.param
@@ -107,18 +114,20 @@ def test_a_decode_step_far_into_the_context_reads_its_window_alone(
     assert_close(out, softmax_attention(Chunk(tail, 512, 513), rule))
 
 
-# (query heads, KV heads, head size), and what is done to scores
-BIT_CASES = [
-    ((9, 3, 64), NO_RULE),
-    ((4, 4, 16), EVERYTHING),
-    ((8, 1, 48), Rule(window=300, alibi=True)),
-    ((2, 1, 16), Rule(window=5, soft_cap=2.0)),
+# Dtype, (query heads, KV heads, head size), and what is done to scores
+BIT_CASES: list[tuple[Dtype, tuple[int, int, int], Rule]] = [
+    ("bfloat16", (9, 3, 64), NO_RULE),
+    ("float32", (4, 4, 16), NO_RULE),
+    ("bfloat16", (4, 4, 16), EVERYTHING),
+    ("float32", (9, 3, 64), EVERYTHING),
+    ("float32", (8, 1, 48), Rule(window=300, alibi=True)),
+    ("bfloat16", (2, 1, 16), Rule(window=5, soft_cap=2.0)),
 ]
 
 
 @pytest.fixture(params=BIT_CASES, ids=str)
-def case(request: pytest.FixtureRequest, rng: np.random.Generator, dtype: Dtype) -> tuple[Sequence, Rule]:
-    heads, rule = request.param
+def case(request: pytest.FixtureRequest, rng: np.random.Generator) -> tuple[Sequence, Rule]:
+    dtype, heads, rule = request.param
     return random_sequence(rng, dtype, 560, *heads), rule
 
 
@@ -140,9 +149,7 @@ def test_the_chunking_of_a_prompt_changes_no_bit(
     assert_same_bits(np.concatenate(pieces), whole(device, case))
 
 
-def test_a_token_alone_has_the_bits_it_has_in_its_prompt(
-    device: _core.CpuDevice, case: tuple[Sequence, Rule]
-) -> None:
+def test_a_token_alone_has_the_bits_it_has_in_its_prompt(device: _core.CpuDevice, case: tuple[Sequence, Rule]) -> None:
     """Decoding: keys are the same whether they come with the query or long before it."""
     sequence, rule = case
     expected = whole(device, case)
@@ -150,10 +157,8 @@ def test_a_token_alone_has_the_bits_it_has_in_its_prompt(
         assert_same_bits(attend(device, [Chunk(sequence, at, at + 1)], 16, rule, seed=at)[0], expected[at : at + 1])
 
 
-@pytest.mark.parametrize("block_size", [1, 3, 128, 256])
-def test_the_block_size_changes_no_bit(
-    device: _core.CpuDevice, case: tuple[Sequence, Rule], block_size: int
-) -> None:
+@pytest.mark.parametrize("block_size", [1, 3, 256])
+def test_the_block_size_changes_no_bit(device: _core.CpuDevice, case: tuple[Sequence, Rule], block_size: int) -> None:
     assert_same_bits(whole(device, case, block_size), whole(device, case, 16))
 
 
@@ -164,11 +169,12 @@ def test_the_number_of_threads_changes_no_bit(
 
 
 def test_neighbours_in_the_batch_change_no_bit(
-    device: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype, case: tuple[Sequence, Rule]
+    device: _core.CpuDevice, rng: np.random.Generator, case: tuple[Sequence, Rule]
 ) -> None:
     """Many of them, so that work is cut another way than for one sequence; some are NaN throughout."""
     sequence, rule = case
     num_heads, num_kv_heads, head_dim = sequence.q.shape[1], *sequence.k.shape[1:]
+    dtype: Dtype = "bfloat16" if sequence.q.dtype == np.uint16 else "float32"
     alone = whole(device, case)
     others = [random_sequence(rng, dtype, 300, num_heads, num_kv_heads, head_dim) for _ in range(3)]
     nan = Sequence(*(nan_like(array, array.shape) for array in (others[0].q, others[0].k, others[0].v)))
@@ -195,7 +201,7 @@ def test_nan_in_one_query_head_stays_there(device: _core.CpuDevice, case: tuple[
     assert_same_bits(got, want)
 
 
-@pytest.mark.parametrize("position", [0, 17, 255, 256, 402])
+@pytest.mark.parametrize("position", [0, 255, 402])
 def test_a_nan_key_reaches_the_queries_that_see_it_and_no_other(
     device: _core.CpuDevice, case: tuple[Sequence, Rule], position: int
 ) -> None:

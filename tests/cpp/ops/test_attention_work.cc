@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fastpaged/ops/cpu/attention_work.h"
+#include "fastpaged/ops/op_table.h"
 
 namespace fastpaged::cpu {
 namespace {
@@ -77,6 +79,14 @@ TEST_CASE("spans of few long contexts become tiles of their own, unless their pa
   const AttentionPlan plan = plan_attention(large.params, kHeadDim, workspace);
   CHECK(plan.joins.empty());
   CHECK((plan.tiles.size() == plan.works.size()));
+}
+
+TEST_CASE("the AMX tables attend as AVX-512 does, so that its tests are theirs") {
+  for (const std::string& isa : supported_isas()) {
+    if (isa.starts_with("amx")) {
+      CHECK((op_table(isa).paged_attention == op_table("avx512").paged_attention));
+    }
+  }
 }
 
 }  // namespace
