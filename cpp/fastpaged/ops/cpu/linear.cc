@@ -23,7 +23,7 @@ constexpr int rows_per_block(int panels) {
   return kManyRegisters ? 8 : panels == 1 ? 4 : 1;
 }
 
-// Rows of x against neighbouring panels.
+// All rows of a tile against neighbouring panels.
 template <typename A>
 struct Block {
   const A* x;
@@ -85,7 +85,7 @@ static inline void step(const A* x, std::int64_t x_stride, const A* weight, std:
 }
 
 template <int kRows, int kPanels, typename A>
-static void multiply(const Block<A>& block) {
+static void multiply(const Block<A>& block, std::int64_t row) {
   constexpr int kVectors = kPanels * kVectorsPerPanel;
   constexpr std::int64_t kStep = kDepthStep<A>;
   Floats sums[kRows][kVectors];
@@ -96,15 +96,16 @@ static void multiply(const Block<A>& block) {
       sums[r][v] = zero();
     }
   }
+  const A* x = block.x + row * block.x_stride;
   const A* weight = block.weight;
   const std::int64_t whole = block.in_features / kStep * kStep;
   for (std::int64_t k = 0; k < whole; k += kStep, weight += kPanelWidth * kStep) {
-    step<kRows, kPanels>(block.x + k, block.x_stride, weight, block.panel_stride, sums);
+    step<kRows, kPanels>(x + k, block.x_stride, weight, block.panel_stride, sums);
   }
   if (whole < block.in_features) {  // the last pair is half there: beyond the row lies another, or nothing
     A last[kRows][kStep] = {};
     for (int r = 0; r < kRows; ++r) {
-      last[r][0] = block.x[r * block.x_stride + whole];
+      last[r][0] = x[r * block.x_stride + whole];
     }
     step<kRows, kPanels>(last[0], kStep, weight, block.panel_stride, sums);
   }
@@ -115,21 +116,19 @@ static void multiply(const Block<A>& block) {
       const std::int64_t column = v * kLanes;
       const std::int64_t count = block.width - column;
       const Floats sum = block.bias == nullptr ? sums[r][v] : add(sums[r][v], load(block.bias + column, count));
-      store(block.out + r * block.out_stride + column, sum, count);
+      store(block.out + (row + r) * block.out_stride + column, sum, count);
     }
   }
 }
 
-// All rows: blocks of kRows, then blocks of fewer for the rest.
+// Rows from `row` on: blocks of kRows, then blocks of fewer for the rest.
 template <int kPanels, int kRows = rows_per_block(kPanels), typename A>
-static void multiply_rows(Block<A> block, std::int64_t num_rows) {
-  for (; num_rows >= kRows; num_rows -= kRows) {
-    multiply<kRows, kPanels>(block);
-    block.x += kRows * block.x_stride;
-    block.out += kRows * block.out_stride;
+static void multiply_rows(const Block<A>& block, std::int64_t num_rows, std::int64_t row = 0) {
+  for (; row + kRows <= num_rows; row += kRows) {
+    multiply<kRows, kPanels>(block, row);
   }
   if constexpr (kRows > 1) {
-    multiply_rows<kPanels, kRows - 1>(block, num_rows);
+    multiply_rows<kPanels, kRows - 1>(block, num_rows, row);
   }
 }
 
