@@ -43,9 +43,8 @@ class EngineConfig:
         self._check_dtypes()
         for name, (low, high) in _ENGINE_RANGES.items():
             value = getattr(self, name)
-            if (value is None and name in _OPTIONAL) or (
-                name == "max_model_len" and type(value) is int and value == -1
-            ):
+            is_auto_fit = name == "max_model_len" and type(value) is int and value == -1
+            if is_auto_fit or (value is None and name in _OPTIONAL):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 none = ("None, -1 or " if name == "max_model_len" else "None or ") if name in _OPTIONAL else ""
