@@ -9,15 +9,25 @@ import numpy as np
 import pytest
 from tiny_model import tiny_config
 
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
 from fastpaged.errors import InvalidRequestError, ModelFormatError
+from fastpaged.models.registry import config_from_gguf, config_from_hf
 
 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("max_model_len", 1, "None or an integer from 2"),
-        ("max_model_len", 2**31, "None or an integer from 2"),
+        ("dtype", "float16", "files in it are read as bfloat16 or float32"),
+        ("dtype", "half", "files in it are read as bfloat16 or float32"),
+        ("dtype", "fp32", "'auto', 'bfloat16' or 'float32'"),
+        ("dtype", None, "'auto', 'bfloat16' or 'float32'"),
+        ("kv_cache_dtype", "fp8", "no KV cache of 8 or fewer bits yet"),
+        ("kv_cache_dtype", "float32", "'auto' or the same as dtype = 'auto'"),
+        ("kv_cache_dtype", 8, "'auto', 'bfloat16' or 'float32'"),
+        ("max_model_len", 1, "None, -1 or an integer from 2"),
+        ("max_model_len", -2, "None, -1 or an integer from 2"),
+        ("max_model_len", -1.0, "None, -1 or an integer from 2"),
+        ("max_model_len", 2**31, "None, -1 or an integer from 2"),
         ("block_size", 0, "from 1 to 256"),
         ("block_size", 257, "from 1 to 256"),
         ("block_size", None, "from 1 to 256"),
@@ -75,6 +85,25 @@ def test_limits_themselves_are_allowed() -> None:
         assert EngineConfig(model="m", preemption_mode=mode).preemption_mode == mode
 
 
+def test_the_dtype_is_one_of_two_or_left_to_the_engine() -> None:
+    assert [EngineConfig(model="m", dtype=dtype).dtype for dtype in ("auto", "bfloat16", "float32", "float")] == [
+        "auto", "bfloat16", "float32", "float32",
+    ]  # fmt: skip
+    assert EngineConfig(model="m", dtype="float32", kv_cache_dtype="float").kv_cache_dtype == "float32"
+    assert EngineConfig(model="m", dtype="bfloat16", kv_cache_dtype="auto").kv_cache_dtype == "auto"
+
+
+def test_a_dtype_of_torch_is_as_good_as_its_name() -> None:
+    torch = pytest.importorskip("torch")
+    assert EngineConfig(model="m", dtype=torch.bfloat16).dtype == "bfloat16"
+    with pytest.raises(InvalidRequestError, match=r"dtype must be .* got torch.float64"):
+        EngineConfig(model="m", dtype=torch.float64)
+
+
+def test_the_context_may_be_what_fits() -> None:
+    assert EngineConfig(model="m", max_model_len=-1).max_model_len == -1
+
+
 def test_numbers_too_long_to_print_are_refused_all_the_same() -> None:
     with pytest.raises(InvalidRequestError, match="swap_space must be None or a number of GiB"):
         EngineConfig(model="m", swap_space=10**400)
@@ -85,7 +114,7 @@ def test_a_path_object_is_as_good_as_its_string() -> None:
 
 
 def test_a_hugging_face_config_is_read_with_its_defaults() -> None:
-    config = ModelConfig.from_hf(
+    config = config_from_hf(
         {
             "architectures": ["LlamaForCausalLM"],
             "vocab_size": 100,
@@ -110,7 +139,7 @@ def test_a_hugging_face_config_is_read_with_its_defaults() -> None:
 )
 def test_the_base_of_the_rotation_is_found_in_either_place(rope: dict[str, object]) -> None:
     values = {key: value for key, value in tiny_config().items() if key != "rope_theta"}
-    assert ModelConfig.from_hf(values | rope).rope_theta == 500000.0
+    assert config_from_hf(values | rope).rope_theta == 500000.0
 
 
 @pytest.mark.parametrize(
@@ -140,7 +169,7 @@ def test_a_hugging_face_config_that_cannot_be_run_is_refused_by_its_key(
     change: dict[str, object], parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelFormatError) as error:
-        ModelConfig.from_hf(tiny_config() | change)
+        config_from_hf(tiny_config() | change)
     for part in parts:
         assert part in str(error.value)
 
@@ -163,8 +192,8 @@ GGUF_METADATA: dict[str, object] = {
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_gguf_file_says_the_same_as_the_config_it_was_made_from(tied: bool) -> None:
     names = ["token_embd.weight"] + ([] if tied else ["output.weight"])
-    assert ModelConfig.from_gguf(GGUF_METADATA, names) == ModelConfig.from_hf(tiny_config(tied=tied))
-    assert ModelConfig.from_gguf(GGUF_METADATA | {"llama.vocab_size": 301}, names).vocab_size == 301
+    assert config_from_gguf(GGUF_METADATA, names) == config_from_hf(tiny_config(tied=tied))
+    assert config_from_gguf(GGUF_METADATA | {"llama.vocab_size": 301}, names).vocab_size == 301
 
 
 @pytest.mark.parametrize(
@@ -185,7 +214,7 @@ def test_gguf_metadata_that_cannot_be_run_is_refused_by_its_key(
     key: str, value: object, parts: tuple[str, ...]
 ) -> None:
     with pytest.raises(ModelFormatError) as error:
-        ModelConfig.from_gguf(GGUF_METADATA | {key: value}, ())
+        config_from_gguf(GGUF_METADATA | {key: value}, ())
     for part in (*parts, "GGUF metadata"):
         assert part in str(error.value)
 
@@ -214,7 +243,7 @@ ODD_VALUES: tuple[object, ...] = (
 def test_any_value_of_any_key_is_read_or_refused_as_a_bad_model(key: str) -> None:
     for value in ODD_VALUES:
         try:
-            config = ModelConfig.from_hf({**tiny_config(), key: value})
+            config = config_from_hf({**tiny_config(), key: value})
         except ModelFormatError:
             continue
         assert config.num_layers <= 4096
@@ -234,7 +263,7 @@ def test_sizes_that_no_model_has_are_refused_before_anything_is_sized_by_them(
     key: str, value: int, message: str
 ) -> None:
     with pytest.raises(ModelFormatError, match=message):
-        ModelConfig.from_gguf({**GGUF_METADATA, key: value}, ())
+        config_from_gguf({**GGUF_METADATA, key: value}, ())
 
 
 GGUF_KEYS = {*GGUF_METADATA, "llama.vocab_size", "llama.rope.scaling.type", "llama.expert_count"} | {
@@ -246,7 +275,7 @@ GGUF_KEYS = {*GGUF_METADATA, "llama.vocab_size", "llama.rope.scaling.type", "lla
 def test_any_value_of_any_gguf_key_is_read_or_refused_as_a_bad_model(key: str) -> None:
     for value in (*ODD_VALUES, np.array([1, 2]), np.array([]), np.array([True, False])):
         try:
-            config = ModelConfig.from_gguf({**GGUF_METADATA, key: value}, ())
+            config = config_from_gguf({**GGUF_METADATA, key: value}, ())
         except ModelFormatError:
             continue
         assert config.num_layers <= 4096
@@ -258,7 +287,7 @@ def test_any_value_of_any_gguf_key_is_read_or_refused_as_a_bad_model(key: str) -
 def test_any_value_within_the_rope_settings_is_read_or_refused_as_a_bad_model(place: str, key: str) -> None:
     for value in ODD_VALUES:
         try:
-            config = ModelConfig.from_hf({**tiny_config(), place: {key: value}})
+            config = config_from_hf({**tiny_config(), place: {key: value}})
         except ModelFormatError:
             continue
         assert 0 < config.rope_theta < float("inf")
@@ -269,13 +298,13 @@ def test_a_context_that_no_model_has_is_refused_by_its_key(value: int) -> None:
     with pytest.raises(
         ModelFormatError, match=f"max_position_embeddings must be an integer from 2 to 16777216, got {value}"
     ):
-        ModelConfig.from_hf({**tiny_config(), "max_position_embeddings": value})
+        config_from_hf({**tiny_config(), "max_position_embeddings": value})
 
 
 @pytest.mark.parametrize("value", [[["x"]], [{}]])
 def test_architectures_that_are_no_names_are_refused_by_their_key(value: object) -> None:
     with pytest.raises(ModelFormatError, match="architectures must be one of LlamaForCausalLM, got"):
-        ModelConfig.from_hf({**tiny_config(), "architectures": value})
+        config_from_hf({**tiny_config(), "architectures": value})
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, float("inf"), float("nan"), 0])
@@ -283,7 +312,7 @@ def test_architectures_that_are_no_names_are_refused_by_their_key(value: object)
 def test_a_number_that_float32_cannot_hold_is_refused_by_its_key(key: str, value: float) -> None:
     message = f"{key} must be a positive number that float32 can hold, got"
     with pytest.raises(ModelFormatError, match=message):
-        ModelConfig.from_hf({**tiny_config(), key: value})
+        config_from_hf({**tiny_config(), key: value})
     if key == "rope_theta":
         with pytest.raises(ModelFormatError, match=f"rope_parameters: {message}"):
-            ModelConfig.from_hf({**tiny_config(), "rope_parameters": {key: value}})
+            config_from_hf({**tiny_config(), "rope_parameters": {key: value}})

@@ -16,7 +16,9 @@ class EngineConfig:
     """How one engine runs one model. Every bad value is an InvalidRequestError naming the argument."""
 
     model: str  # a .gguf file, a model folder, or a name (org/name)
-    max_model_len: int | None = None  # tokens of prompt and answer; None: what the model was trained for
+    dtype: str = "auto"  # of weights and activations: "bfloat16" or "float32"; "auto": bfloat16
+    kv_cache_dtype: str = "auto"  # the same as dtype, or "auto", which is that
+    max_model_len: int | None = None  # tokens of prompt and answer; None: what the model was trained for; -1: what fits
     block_size: int = 16  # tokens per KV block
     num_blocks: int | None = None  # of the KV pool; None: sized from kv_cache_memory_bytes or free memory
     kv_cache_memory_bytes: int | None = None
@@ -38,12 +40,14 @@ class EngineConfig:
                 f"model must be the path of a .gguf file or a model folder, or a name on the hub (org/name), "
                 f"got {self.model!r}"
             )
+        self._check_dtypes()
         for name, (low, high) in _ENGINE_RANGES.items():
             value = getattr(self, name)
-            if value is None and name in _OPTIONAL:
+            is_auto_fit = name == "max_model_len" and type(value) is int and value == -1
+            if is_auto_fit or (value is None and name in _OPTIONAL):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                none = "None or " if name in _OPTIONAL else ""
+                none = ("None, -1 or " if name == "max_model_len" else "None or ") if name in _OPTIONAL else ""
                 raise InvalidRequestError(f"{name} must be {none}an integer from {low} to {high}, got {value!r}")
         if self.num_blocks is not None and self.kv_cache_memory_bytes is not None:
             raise InvalidRequestError(
@@ -53,6 +57,17 @@ class EngineConfig:
         self._check_preemption()
         if self.isa is not None and not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
+
+    def _check_dtypes(self) -> None:
+        dtype = checked_dtype("dtype", self.dtype)
+        object.__setattr__(self, "dtype", dtype)
+        cache_dtype = checked_dtype("kv_cache_dtype", self.kv_cache_dtype)
+        if cache_dtype not in (dtype, "auto"):
+            raise InvalidRequestError(
+                f"kv_cache_dtype must be 'auto' or the same as dtype = {dtype!r}: keys and values are kept in the "
+                f"dtype that computes them, got {self.kv_cache_dtype!r}"
+            )
+        object.__setattr__(self, "kv_cache_dtype", cache_dtype)
 
     def _check_preemption(self) -> None:
         space = self.swap_space
@@ -68,6 +83,22 @@ class EngineConfig:
             raise InvalidRequestError(f"preemption_mode must be {allowed}, got {reprlib.repr(mode)}")
 
 
+def checked_dtype(name: str, value: object) -> str:
+    """One of DTYPES. "float" is float32, and torch's own dtypes are as good as their names."""
+    given = str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
+    dtype = "float32" if given == "float" else given
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return dtype
+    why = ""
+    if dtype in ("half", "float16"):
+        why = " (float16 is no dtype to compute in here: files in it are read as bfloat16 or float32)"
+    elif isinstance(dtype, str) and name == "kv_cache_dtype" and dtype.startswith(("fp8", "int8", "int4", "nvfp4")):
+        why = " (there is no KV cache of 8 or fewer bits yet)"
+    allowed = ", ".join(map(repr, DTYPES[:-1])) + f" or {DTYPES[-1]!r}"
+    raise InvalidRequestError(f"{name} must be {allowed}{why}, got {reprlib.repr(value)}")
+
+
+DTYPES = ("auto", "bfloat16", "float32")
 PREEMPTION_MODES = ("recompute", "swap")
 _MAX_SWAP_SPACE = 2**33 - 1  # GiB: below 2**63 bytes
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")

@@ -12,11 +12,12 @@ from forced import greedy
 from tiny_model import tiny_config
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
 from fastpaged.errors import InvalidRequestError
+from fastpaged.models.registry import config_from_hf
 from fastpaged.worker.kv_memory import KVMemory, num_host_blocks, num_kv_blocks
 
-MODEL = ModelConfig.from_hf(tiny_config())
+MODEL = config_from_hf(tiny_config())
 GIB = 1 << 30
 BLOCK_BYTES = 16 * MODEL.kv_bytes_per_token  # 16 tokens x 2 layers x 2 x 2 heads x 16 x 2 bytes
 
