@@ -1,11 +1,12 @@
 """transformers in float32 against our own model code, both from one folder with a tiny random model.
 
-    model = tiny_model(folder, transformers.Qwen2Config(...))
-    assert distance(torch_logits(folder, model.prompts), model.logits) < TOLERANCE
-    assert distance(worker_logits(folder, model.prompts, isa), model.logits) < TOLERANCE
+A family's test file lists its cases and takes the tests from here:
 
-TorchOps runs the prompts side by side, in two chunks and then token by token; so does the worker, through the
-scheduler. MISTAKES are op sets with a bug each: a test that is worth something sees those that concern its family.
+    CASES = {"tied": Case(transformers.GPT2Config(...), ("no bias", "no learned positions"))}
+    test_torch_ops_give..., test_the_graph_gives..., test_the_tolerance_sees... = family_tests(CASES)
+
+TorchOps runs prompts side by side, in two chunks and then token by token; so does the worker, through the scheduler.
+MISTAKES are op sets with a bug each: a test that is worth something sees those that concern its family.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 import transformers
 from forced import greedy, scheduler_of
@@ -36,6 +38,14 @@ SEEN = 1e-2  # a mistake that moves no logit by this much might hide in what is 
 BLOCK_SIZE = 4
 
 Logits = npt.NDArray[np.float32]  # [positions, vocab]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tiny configuration, and which of MISTAKES must be seen in its logits."""
+
+    config: transformers.PretrainedConfig
+    mistakes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -88,15 +98,15 @@ def transformers_logits(model: Any, prompts: list[list[int]]) -> list[Logits]:
 
 
 def torch_logits(
-    folder: Path, prompts: list[list[int]], ops: type[TorchOps] = TorchOps, dtype: torch.dtype = torch.float32
+    folder: Path, prompts: list[list[int]], ops: type[TorchOps] = TorchOps
 ) -> list[Logits]:
     """All prompts side by side through TorchOps. What no step has written is NaN in the cache."""
     lengths = [len(prompt) for prompt in prompts]
-    model = load_torch_model(folder, dtype, max_model_len=max(lengths))
+    model = load_torch_model(folder, dtype="float32", max_model_len=max(lengths))
     tables, num_blocks = block_tables(lengths, BLOCK_SIZE, seed=1)
     c = model.config
     shape = (num_blocks, c.num_layers, 2, c.num_kv_heads, BLOCK_SIZE, c.head_dim)
-    kv_cache = torch.full(shape, torch.nan, dtype=dtype)
+    kv_cache = torch.full(shape, torch.nan)
     rows: list[list[Logits]] = [[] for _ in prompts]
     for chunks in two_chunks_then_decode(lengths):
         batch = TorchBatch.of(step_arrays(chunks, prompts, tables, BLOCK_SIZE))
@@ -182,7 +192,7 @@ def wrong(op: str, argument: str, value: Any) -> type[TorchOps]:
 MISTAKES: dict[str, type[TorchOps]] = {
     "scores a tenth too large": wrong("attention", "scale", lambda scale: 1.1 * scale),
     "no rotation": wrong("attention", "rope", None),
-    "a rotation a tenth too fast": wrong("attention", "rope", lambda rope: rope[(torch.arange(len(rope)) * 1.1).long()]),
+    "a rotation a tenth too slow": wrong("attention", "rope", lambda rope: rope[(torch.arange(len(rope)) * 0.9).long()]),
     "no head norm": wrong("attention", "head_norm", None),
     "no window": wrong("attention", "window", 0),
     "a window one key too wide": wrong("attention", "window", lambda window: window + 1 if window else 0),
@@ -200,3 +210,32 @@ MISTAKES: dict[str, type[TorchOps]] = {
     "another activation": wrong("activation", "kind", lambda kind: "silu" if kind == "relu" else "relu"),
     "gelu of the other kind": wrong("activation", "kind", lambda kind: "gelu" if kind == "gelu_tanh" else "gelu_tanh"),
 }
+
+
+def family_tests(cases: dict[str, Case]) -> tuple[Any, Any, Any]:
+    """Tests of each case: TorchOps against transformers; the worker, on every op table; and that mistakes are seen."""
+    made: dict[str, TinyModel] = {}
+
+    def model_of(name: str, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+        if name not in made:
+            made[name] = tiny_model(tmp_path_factory.mktemp("tiny"), cases[name].config)
+        return made[name]
+
+    @pytest.mark.parametrize("case", cases)
+    def with_torch(case: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+        model = model_of(case, tmp_path_factory)
+        assert np.std(model.logits[0]) > 0.5, "logits so close to each other hide mistakes"
+        assert distance(torch_logits(model.folder, model.prompts), model.logits) < TOLERANCE
+
+    @pytest.mark.parametrize("isa", _core.supported_isas())
+    @pytest.mark.parametrize("case", cases)
+    def with_the_worker(case: str, isa: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+        model = model_of(case, tmp_path_factory)
+        assert distance(worker_logits(model.folder, model.prompts, isa), model.logits) < TOLERANCE
+
+    @pytest.mark.parametrize(("case", "mistake"), [(name, m) for name, case in cases.items() for m in case.mistakes])
+    def mistaken(case: str, mistake: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+        model = model_of(case, tmp_path_factory)
+        assert distance(torch_logits(model.folder, model.prompts, MISTAKES[mistake]), model.logits) > SEEN
+
+    return with_torch, with_the_worker, mistaken
