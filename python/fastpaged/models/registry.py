@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from fastpaged.config import ModelConfig
 from fastpaged.config.keys import Keys
 from fastpaged.errors import ModelFormatError
+from fastpaged.models.falcon import Falcon
+from fastpaged.models.gemma3 import Gemma3
+from fastpaged.models.gpt2 import Gpt2
+from fastpaged.models.gpt_neox import GptNeox
 from fastpaged.models.llama import Llama
+from fastpaged.models.opt import Opt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -57,7 +62,7 @@ class Model(Protocol[Config]):
         """Hugging Face name -> what llama.cpp's converter makes of it."""
 
 
-FAMILIES: tuple[type[Model[Any]], ...] = (Llama,)
+FAMILIES: tuple[type[Model[Any]], ...] = (Llama, Gemma3, Gpt2, GptNeox, Falcon, Opt)
 
 
 def model_class(config: ModelConfig) -> type[Model[Any]]:
