@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, layer norms before attention and MLP, biases everywhere; weights are stored as [in, out]."""
+"""GPT-2: learned positions, layer norms before attention and MLP, biases; weights are stored as [in, out]."""
 
 from __future__ import annotations
 

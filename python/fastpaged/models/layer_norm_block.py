@@ -61,8 +61,8 @@ def load_linear(
 
 
 def grouped_qkv_rows(num_heads: int, num_kv_heads: int, head_dim: int) -> npt.NDArray[np.int64]:
-    """Where q, k and v of a fused matrix lie whose rows are [num_kv_heads, heads per KV head + 2, head_dim]: the q heads
-    that share a k and a v, then these. Indexing the matrix with it gives all q, then all k, then all v.
+    """Where q, k and v of a fused matrix lie whose rows are [num_kv_heads, heads per KV head + 2, head_dim]: the q
+    heads that share a k and a v, then these. Indexing the matrix with it gives all q, then all k, then all v.
     """
     group = num_heads // num_kv_heads
     rows = np.arange((num_heads + 2 * num_kv_heads) * head_dim).reshape(num_kv_heads, group + 2, head_dim)
