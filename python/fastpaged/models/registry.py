@@ -9,6 +9,10 @@ from fastpaged.config import ModelConfig
 from fastpaged.config.keys import Keys
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.llama import Llama
+from fastpaged.models.mistral import Mistral
+from fastpaged.models.phi3 import Phi3
+from fastpaged.models.qwen2 import Qwen2
+from fastpaged.models.qwen3 import Qwen3
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -48,16 +52,16 @@ class Model(Protocol[Config]):
     def load(cls, config: Config, source: WeightSource, max_model_len: int) -> Model[Config]:
         """max_model_len: how many positions it can be asked for."""
 
-    @staticmethod
-    def weight_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def weight_shapes(cls, config: Config) -> dict[str, tuple[int, ...]]:
         """Every weight the model needs, by its Hugging Face name."""
 
-    @staticmethod
-    def gguf_names(config: Config) -> dict[str, GgufName]:
+    @classmethod
+    def gguf_names(cls, config: Config) -> dict[str, GgufName]:
         """Hugging Face name -> what llama.cpp's converter makes of it."""
 
 
-FAMILIES: tuple[type[Model[Any]], ...] = (Llama,)
+FAMILIES: tuple[type[Model[Any]], ...] = (Llama, Mistral, Qwen2, Qwen3, Phi3)
 
 
 def model_class(config: ModelConfig) -> type[Model[Any]]:
