@@ -97,9 +97,7 @@ def transformers_logits(model: Any, prompts: list[list[int]]) -> list[Logits]:
         return [model(torch.tensor([ids])).logits[0].float().numpy() for ids in prompts]
 
 
-def torch_logits(
-    folder: Path, prompts: list[list[int]], ops: type[TorchOps] = TorchOps
-) -> list[Logits]:
+def torch_logits(folder: Path, prompts: list[list[int]], ops: type[TorchOps] = TorchOps) -> list[Logits]:
     """All prompts side by side through TorchOps. What no step has written is NaN in the cache."""
     lengths = [len(prompt) for prompt in prompts]
     model = load_torch_model(folder, dtype="float32", max_model_len=max(lengths))
@@ -192,7 +190,9 @@ def wrong(op: str, argument: str, value: Any) -> type[TorchOps]:
 MISTAKES: dict[str, type[TorchOps]] = {
     "scores a tenth too large": wrong("attention", "scale", lambda scale: 1.1 * scale),
     "no rotation": wrong("attention", "rope", None),
-    "a rotation a tenth too slow": wrong("attention", "rope", lambda rope: rope[(torch.arange(len(rope)) * 0.9).long()]),
+    "a rotation a tenth too slow": wrong(
+        "attention", "rope", lambda rope: rope[(torch.arange(len(rope)) * 0.9).long()]
+    ),
     "no head norm": wrong("attention", "head_norm", None),
     "no window": wrong("attention", "window", 0),
     "a window one key too wide": wrong("attention", "window", lambda window: window + 1 if window else 0),
