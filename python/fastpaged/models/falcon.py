@@ -21,7 +21,7 @@ from fastpaged.models.layer_norm_block import (
     load_norm,
     whole_head_dim,
 )
-from fastpaged.models.rope import Rope, rope_from_gguf, rope_from_hf
+from fastpaged.models.rope import Rope, reached_positions, rope_from_gguf, rope_from_hf
 from fastpaged.models.rotary import rotary_table
 from fastpaged.models.sizes import gguf_sizes, hf_sizes
 
@@ -130,13 +130,16 @@ class Falcon:
             sizes["num_kv_heads"] = 1 if keys.boolean("multi_query", True) else num_heads
         parallel = is_new or keys.boolean("parallel_attn", True)
         norms = keys.integer("num_ln_in_parallel_attn", 2 if is_new else 1, limits=(1, 2 if is_new else 1))
+        rope = None if keys.boolean("alibi", False) else rope_from_hf(keys, sizes)
+        if rope is not None:
+            sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         return FalconConfig(
             cls.family,
             **sizes,
             intermediate_size=keys.integer("ffn_hidden_size", 4 * sizes["hidden_size"]),
             layer_norm_eps=keys.number("layer_norm_epsilon", 1e-5),
             activation=activation_from_hf(keys, "activation", "gelu"),
-            rope=None if keys.boolean("alibi", False) else rope_from_hf(keys, sizes),
+            rope=rope,
             parallel=parallel,
             attention_norm="ln_attn" if norms == 2 else "input_layernorm",
             mlp_norm="ln_mlp" if norms == 2 else "input_layernorm" if parallel else "post_attention_layernorm",
@@ -148,6 +151,8 @@ class Falcon:
         """From a GGUF file's metadata. Such files know neither ALiBi nor biases."""
         keys.only("falcon.tensor_data_layout", "jploski")
         sizes = gguf_sizes(keys, tensor_names)
+        rope = rope_from_gguf(keys, sizes, tensor_names)
+        sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         two_norms = "blk.0.attn_norm_2.weight" in tensor_names
         return FalconConfig(
             cls.family,
@@ -155,7 +160,7 @@ class Falcon:
             intermediate_size=keys.integer("falcon.feed_forward_length"),
             layer_norm_eps=keys.number("falcon.attention.layer_norm_epsilon"),
             activation="gelu",
-            rope=rope_from_gguf(keys, sizes),
+            rope=rope,
             parallel=True,
             attention_norm="ln_attn" if two_norms else "input_layernorm",
             mlp_norm="ln_mlp" if two_norms else "input_layernorm",
@@ -170,7 +175,7 @@ class Falcon:
         layers = tuple(_load_layer(c, source, f"transformer.h.{i}.") for i in range(c.num_layers))
         norm = load_norm(source, "transformer.ln_f", c.layer_norm_eps)
         head = source.linear("transformer.word_embeddings.weight" if c.tie_word_embeddings else "lm_head.weight")
-        rope = None if c.rope is None else rotary_table(max_model_len, c.rope)
+        rope = None if c.rope is None else rotary_table(max_model_len, c.rope, source)
         slopes = alibi_slopes(c.num_heads, c.head_dim**-0.5) if c.rope is None else None
         return cls(c, FalconWeights(embed, layers, norm, head, rope, slopes))
 
@@ -196,7 +201,7 @@ class Falcon:
             shapes |= {f"{norm}.weight": (c.hidden_size,), f"{norm}.bias": (c.hidden_size,)}
         if not c.tie_word_embeddings:
             shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
-        return shapes
+        return shapes if c.rope is None else shapes | c.rope.tensors
 
     @staticmethod
     def gguf_names(config: FalconConfig) -> dict[str, GgufName]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fastpaged.config import ModelConfig
-from fastpaged.config.keys import Keys
 from fastpaged.models.activations import activation_from_hf
 from fastpaged.models.gguf_name import GgufName
-from fastpaged.models.rope import Rope, rope_from_gguf, rope_from_hf
+from fastpaged.models.rope import Rope, hf_rope, rope_from_gguf
 from fastpaged.models.rotary import rotary_table
 from fastpaged.models.sizes import Sizes, gguf_sizes, hf_sizes
 from fastpaged.ops.op_set import HeadNorm
@@ -23,6 +22,7 @@ from fastpaged.ops.op_set import HeadNorm
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from fastpaged.config.keys import Keys
     from fastpaged.models.weight_source import WeightSource
     from fastpaged.ops.op_set import (
         ActivationKind,
@@ -136,8 +136,8 @@ class Gemma3:
             rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
             activation=activation_from_hf(keys, "hidden_activation", "gelu_pytorch_tanh"),
             windows=_windows_from_hf(keys, sizes["num_layers"]),
-            rope=_rope_from_hf(keys, sizes, "full_attention", "rope_theta", 1e6),
-            window_rope=_rope_from_hf(keys, sizes, "sliding_attention", "rope_local_base_freq", 1e4),
+            rope=_rope_from_hf(keys, sizes, "full_attention", keys.number("rope_theta", 1e6)),
+            window_rope=_rope_from_hf(keys, sizes, "sliding_attention", keys.number("rope_local_base_freq", 1e4)),
             scale=keys.number("query_pre_attn_scalar", 256.0) ** -0.5,
             logit_cap=keys.number("final_logit_softcapping") if "final_logit_softcapping" in keys else 0.0,
         )
@@ -157,7 +157,7 @@ class Gemma3:
             rms_norm_eps=keys.number("gemma3.attention.layer_norm_rms_epsilon"),
             activation="gelu_tanh",
             windows=_windows(sizes["num_layers"], window, keys.integer("gemma3.attention.sliding_window_pattern", 6)),
-            rope=rope_from_gguf(keys, sizes),
+            rope=rope_from_gguf(keys, sizes, tensor_names),
             window_rope=Rope(keys.number("gemma3.rope.freq_base_swa", 1e4), sizes["head_dim"]),
             scale=head_size**-0.5,
             logit_cap=keys.number(cap) if cap in keys else 0.0,
@@ -170,7 +170,7 @@ class Gemma3:
         layers = tuple(_load_layer(config, source, f"model.layers.{i}.") for i in range(config.num_layers))
         norm = _load_norm(source, "model.norm.weight")
         head = source.linear("model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
-        rope, window_rope = (rotary_table(max_model_len, rope) for rope in (config.rope, config.window_rope))
+        rope, window_rope = (rotary_table(max_model_len, rope, source) for rope in (config.rope, config.window_rope))
         return cls(config, Gemma3Weights(embed, layers, norm, head, rope, window_rope))
 
     @staticmethod
@@ -197,7 +197,7 @@ class Gemma3:
         shapes |= {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size), "model.norm.weight": (c.hidden_size,)}
         if not c.tie_word_embeddings:
             shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
-        return shapes
+        return shapes | c.rope.tensors | c.window_rope.tensors
 
     @staticmethod
     def gguf_names(config: Gemma3Config) -> dict[str, GgufName]:
@@ -244,14 +244,12 @@ def _windows(num_layers: int, window: int, pattern: int) -> tuple[int, ...]:
     return tuple(window if (i + 1) % pattern else 0 for i in range(num_layers))
 
 
-def _rope_from_hf(keys: Keys, sizes: Sizes, kind: str, theta_key: str, default_theta: float) -> Rope:
-    """rope_parameters has one object for each kind of layer; in the older spelling rope_scaling means the full ones."""
-    own = {
-        "rope_theta": keys.values.get(theta_key),
-        "rope_parameters": keys.within("rope_parameters").values.get(kind),
-        "rope_scaling": keys.values.get("rope_scaling") if kind == "full_attention" else None,
-    }
-    return rope_from_hf(Keys(f"{keys.source}, {kind}", {**keys.values, **own}), sizes, default_theta=default_theta)
+def _rope_from_hf(keys: Keys, sizes: Sizes, kind: str, theta: float) -> Rope:
+    """rope_parameters has an object for each kind of layer; in the older spelling rope_scaling means the full ones."""
+    own = keys.within("rope_parameters").within(kind)
+    if kind == "full_attention" and "rope_scaling" in keys:
+        own = keys.within("rope_scaling")
+    return hf_rope(own, keys, sizes, theta=theta)
 
 
 def _load_norm(source: WeightSource, name: str) -> Vector:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fastpaged.config import ModelConfig
@@ -16,7 +16,7 @@ from fastpaged.models.layer_norm_block import (
     load_norm,
     whole_head_dim,
 )
-from fastpaged.models.rope import Rope, even, rope_from_gguf, rope_from_hf
+from fastpaged.models.rope import Rope, reached_positions, rope_from_gguf, rope_from_hf
 from fastpaged.models.rotary import rotary_table
 from fastpaged.models.sizes import gguf_sizes, hf_sizes
 
@@ -105,13 +105,15 @@ class GptNeox:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
         sizes = hf_sizes(keys)
         sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
+        rope = _rope_from_hf(keys, sizes)
+        sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         return GptNeoxConfig(
             cls.family,
             **sizes,
             intermediate_size=keys.integer("intermediate_size"),
             layer_norm_eps=keys.number("layer_norm_eps", 1e-5),
             activation=activation_from_hf(keys, "hidden_act", "gelu"),
-            rope=_rope_from_hf(keys, sizes),
+            rope=rope,
             parallel_residual=keys.boolean("use_parallel_residual", True),
             attention_bias=keys.boolean("attention_bias", True),
         )
@@ -120,13 +122,15 @@ class GptNeox:
     def config_from_gguf(cls, keys: Keys, tensor_names: Collection[str]) -> GptNeoxConfig:
         """From a GGUF file's metadata."""
         sizes = gguf_sizes(keys, tensor_names)
+        rope = rope_from_gguf(keys, sizes, tensor_names)
+        sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         return GptNeoxConfig(
             cls.family,
             **sizes,
             intermediate_size=keys.integer("gptneox.feed_forward_length"),
             layer_norm_eps=keys.number("gptneox.attention.layer_norm_epsilon"),
             activation="gelu",
-            rope=rope_from_gguf(keys, sizes),
+            rope=rope,
             parallel_residual=keys.boolean("gptneox.use_parallel_residual", True),
             attention_bias="blk.0.attn_qkv.bias" in tensor_names,
         )
@@ -138,7 +142,8 @@ class GptNeox:
         layers = tuple(_load_layer(config, source, f"gpt_neox.layers.{i}.") for i in range(config.num_layers))
         norm = load_norm(source, "gpt_neox.final_layer_norm", config.layer_norm_eps)
         head = source.linear("gpt_neox.embed_in.weight" if config.tie_word_embeddings else "embed_out.weight")
-        return cls(config, GptNeoxWeights(embed, layers, norm, head, rotary_table(max_model_len, config.rope)))
+        rope = rotary_table(max_model_len, config.rope, source)
+        return cls(config, GptNeoxWeights(embed, layers, norm, head, rope))
 
     @staticmethod
     def weight_shapes(config: GptNeoxConfig) -> dict[str, tuple[int, ...]]:
@@ -162,7 +167,7 @@ class GptNeox:
             shapes |= {f"{norm}.weight": (c.hidden_size,), f"{norm}.bias": (c.hidden_size,)}
         if not c.tie_word_embeddings:
             shapes["embed_out.weight"] = (c.vocab_size, c.hidden_size)
-        return shapes
+        return shapes | c.rope.tensors
 
     @staticmethod
     def gguf_names(config: GptNeoxConfig) -> dict[str, GgufName]:
@@ -184,12 +189,8 @@ class GptNeox:
 
 def _rope_from_hf(keys: Keys, sizes: Sizes) -> Rope:
     """The older spelling has names of its own; a quarter of each head is rotated where nothing says how much."""
-    rope = rope_from_hf(keys, sizes, default_theta=keys.number("rotary_emb_base", 10000.0))
-    share = keys.within("rope_parameters").number("partial_rotary_factor", keys.number("rotary_pct", 0.25))
-    rotary_dim = int(sizes["head_dim"] * share)
-    if not 2 <= rotary_dim <= sizes["head_dim"]:
-        raise keys.error("rotary_pct", f"a share of the head size, {sizes['head_dim']}, of two elements or more")
-    return replace(rope, rotary_dim=even(keys, "rotary_pct", rotary_dim))
+    theta, share = keys.number("rotary_emb_base", 10000.0), keys.number("rotary_pct", 0.25)
+    return rope_from_hf(keys, sizes, theta=theta, share=share)
 
 
 _GGUF_LAYER_NAMES = {

@@ -1,7 +1,6 @@
 """The Llama family: RMS norm, rotary positions, grouped-query attention, a SiLU-gated MLP.
 
-Families that are nearly the same (Mistral, Qwen, Phi-3) say in their own files what differs, as fields of LlamaConfig
-and as names of weights.
+Mistral, Qwen and Phi-3 are nearly the same: their files say what differs, in a LlamaConfig and in names of weights.
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fastpaged.config import ModelConfig
 from fastpaged.models.gguf_name import GgufName
-from fastpaged.models.rope import Rope, rope_from_gguf, rope_from_hf
+from fastpaged.models.llama_config import LlamaConfig, llama_from_gguf, llama_from_hf
 from fastpaged.models.rotary import rotary_table
-from fastpaged.models.sizes import gguf_sizes, hf_sizes
 from fastpaged.ops.op_set import HeadNorm
 
 if TYPE_CHECKING:
@@ -22,20 +19,6 @@ if TYPE_CHECKING:
     from fastpaged.config.keys import Keys
     from fastpaged.models.weight_source import WeightSource
     from fastpaged.ops.op_set import BatchInputs, FloatTable, LinearWeight, OpSet, Table, Value, Vector
-
-
-@dataclass(frozen=True)
-class LlamaConfig(ModelConfig):
-    """windows: how many keys a query of each layer sees, its own included; 0: all."""
-
-    intermediate_size: int
-    rms_norm_eps: float
-    rope: Rope
-    windows: tuple[int, ...]
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +58,9 @@ class Llama:
     gguf_architectures: ClassVar[tuple[str, ...]] = ("llama",)
     base_prefix: ClassVar[str] = "model."
     ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq", "lm_head.weight")  # a tied head's
+    qkv_names: ClassVar[tuple[str, ...]] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    gate_up_names: ClassVar[tuple[str, ...]] = ("mlp.gate_proj", "mlp.up_proj")
+    is_permuted_in_gguf: ClassVar[bool] = True  # see GgufName.permuted_heads
 
     config: LlamaConfig
     weights: LlamaWeights
@@ -106,37 +92,14 @@ class Llama:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> LlamaConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        keys.only("hidden_act", None, "silu")
-        sizes = hf_sizes(keys)
-        attention_bias = keys.boolean("attention_bias", False)
-        return LlamaConfig(
-            cls.family,
-            **sizes,
-            intermediate_size=keys.integer("intermediate_size"),
-            rms_norm_eps=keys.number("rms_norm_eps", 1e-6),
-            rope=rope_from_hf(keys, sizes),
-            windows=(0,) * sizes["num_layers"],
-            qkv_bias=attention_bias,
-            output_bias=attention_bias,
-            mlp_bias=keys.boolean("mlp_bias", False),
-        )
+        bias = keys.boolean("attention_bias", False)
+        mlp_bias = keys.boolean("mlp_bias", False)
+        return llama_from_hf(cls.family, keys, qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias)
 
     @classmethod
     def config_from_gguf(cls, keys: Keys, tensor_names: Collection[str]) -> LlamaConfig:
         """From a GGUF file's metadata; whether there are biases is seen from the tensors."""
-        sizes = gguf_sizes(keys, tensor_names)
-        name = keys.string("general.architecture")
-        return LlamaConfig(
-            cls.family,
-            **sizes,
-            intermediate_size=keys.integer(f"{name}.feed_forward_length"),
-            rms_norm_eps=keys.number(f"{name}.attention.layer_norm_rms_epsilon"),
-            rope=rope_from_gguf(keys, sizes),
-            windows=(0,) * sizes["num_layers"],
-            qkv_bias="blk.0.attn_q.bias" in tensor_names,
-            output_bias="blk.0.attn_output.bias" in tensor_names,
-            mlp_bias="blk.0.ffn_gate.bias" in tensor_names,
-        )
+        return llama_from_gguf(cls.family, keys, tensor_names)
 
     @classmethod
     def load(cls, config: LlamaConfig, source: WeightSource, max_model_len: int) -> Llama:
@@ -145,22 +108,13 @@ class Llama:
         layers = tuple(cls._load_layer(config, source, f"model.layers.{i}.") for i in range(config.num_layers))
         norm = source.vector("model.norm.weight")
         head = source.linear("model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
-        return cls(config, LlamaWeights(embed, layers, norm, head, rotary_table(max_model_len, config.rope)))
+        return cls(config, LlamaWeights(embed, layers, norm, head, rotary_table(max_model_len, config.rope, source)))
 
-    @staticmethod
-    def weight_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def weight_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, ...]]:
         """Every weight the model needs, by its Hugging Face name."""
         c = config
-        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-        linears = {
-            "self_attn.q_proj": (q_size, c.hidden_size, c.qkv_bias),
-            "self_attn.k_proj": (kv_size, c.hidden_size, c.qkv_bias),
-            "self_attn.v_proj": (kv_size, c.hidden_size, c.qkv_bias),
-            "self_attn.o_proj": (c.hidden_size, q_size, c.output_bias),
-            "mlp.gate_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-            "mlp.up_proj": (c.intermediate_size, c.hidden_size, c.mlp_bias),
-            "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
-        }
+        linears = cls._linear_shapes(config)
         norms = {"input_layernorm": c.hidden_size, "post_attention_layernorm": c.hidden_size}
         if c.qk_norm:
             norms |= {"self_attn.q_norm": c.head_dim, "self_attn.k_norm": c.head_dim}
@@ -174,14 +128,40 @@ class Llama:
         shapes["model.norm.weight"] = (c.hidden_size,)
         if not c.tie_word_embeddings:
             shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
-        return shapes
+        return shapes | c.rope.tensors
 
-    @staticmethod
-    def gguf_names(config: LlamaConfig) -> dict[str, GgufName]:
+    @classmethod
+    def gguf_names(cls, config: LlamaConfig) -> dict[str, GgufName]:
         """Hugging Face name -> what llama.cpp's converter makes of it."""
-        return decoder_gguf_names(
-            config, {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
-        )
+        names = {
+            "model.embed_tokens.weight": GgufName("token_embd.weight"),
+            "model.norm.weight": GgufName("output_norm.weight"),
+            "lm_head.weight": GgufName("output.weight"),
+        }
+        heads: dict[str, int] = {}
+        if cls.is_permuted_in_gguf:
+            heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
+        for i in range(config.num_layers):
+            for part in (*cls._linear_shapes(config), *_NORMS):
+                gguf = _GGUF_LAYER_NAMES[part]
+                for kind in ("weight", "bias"):
+                    names[f"model.layers.{i}.{part}.{kind}"] = GgufName(f"blk.{i}.{gguf}.{kind}", heads.get(part))
+        return names
+
+    @classmethod
+    def _linear_shapes(cls, config: LlamaConfig) -> dict[str, tuple[int, int, bool]]:
+        """Name within a layer -> rows, columns, whether it has a bias."""
+        c = config
+        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        is_fused = len(cls.qkv_names) == 1
+        qkv_rows = (q_size + 2 * kv_size,) if is_fused else (q_size, kv_size, kv_size)
+        gate_up_rows = 2 * c.intermediate_size // len(cls.gate_up_names)
+        return {
+            **{name: (rows, c.hidden_size, c.qkv_bias) for name, rows in zip(cls.qkv_names, qkv_rows, strict=True)},
+            "self_attn.o_proj": (c.hidden_size, q_size, c.output_bias),
+            **dict.fromkeys(cls.gate_up_names, (gate_up_rows, c.hidden_size, c.mlp_bias)),
+            "mlp.down_proj": (c.hidden_size, c.intermediate_size, c.mlp_bias),
+        }
 
     @classmethod
     def _load_layer(cls, config: LlamaConfig, source: WeightSource, prefix: str) -> LlamaLayer:
@@ -194,49 +174,37 @@ class Llama:
         def norm(name: str) -> Vector:
             return source.vector(f"{prefix}{name}.weight")
 
-        qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
         head_norm = None
         if config.qk_norm:
             head_norm = HeadNorm(norm("self_attn.q_norm"), norm("self_attn.k_norm"), config.rms_norm_eps)
         return LlamaLayer(
             input_norm=norm("input_layernorm"),
-            qkv=linear(*qkv),
-            qkv_bias=bias(config.qkv_bias, *qkv),
+            qkv=linear(*cls.qkv_names),
+            qkv_bias=bias(config.qkv_bias, *cls.qkv_names),
             head_norm=head_norm,
             o=linear("self_attn.o_proj"),
             o_bias=bias(config.output_bias, "self_attn.o_proj"),
             mlp_norm=norm("post_attention_layernorm"),
-            gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
-            gate_up_bias=bias(config.mlp_bias, "mlp.gate_proj", "mlp.up_proj"),
+            gate_up=linear(*cls.gate_up_names),
+            gate_up_bias=bias(config.mlp_bias, *cls.gate_up_names),
             down=linear("mlp.down_proj"),
             down_bias=bias(config.mlp_bias, "mlp.down_proj"),
         )
 
 
-def decoder_gguf_names(config: ModelConfig, permuted_heads: dict[str, int]) -> dict[str, GgufName]:
-    """permuted_heads: of which projections the converter reorders the rows, and within how many heads."""
-    names = {
-        "model.embed_tokens.weight": GgufName("token_embd.weight"),
-        "model.norm.weight": GgufName("output_norm.weight"),
-        "lm_head.weight": GgufName("output.weight"),
-    }
-    for i in range(config.num_layers):
-        for part, gguf in _GGUF_LAYER_NAMES.items():
-            for kind in ("weight", "bias"):
-                names[f"model.layers.{i}.{part}.{kind}"] = GgufName(f"blk.{i}.{gguf}.{kind}", permuted_heads.get(part))
-    return names
-
-
+_NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
 _GGUF_LAYER_NAMES = {
     "input_layernorm": "attn_norm",
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
+    "self_attn.qkv_proj": "attn_qkv",
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "self_attn.o_proj": "attn_output",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }

@@ -13,7 +13,11 @@ from fastpaged.models.gemma3 import Gemma3
 from fastpaged.models.gpt2 import Gpt2
 from fastpaged.models.gpt_neox import GptNeox
 from fastpaged.models.llama import Llama
+from fastpaged.models.mistral import Mistral
 from fastpaged.models.opt import Opt
+from fastpaged.models.phi3 import Phi3
+from fastpaged.models.qwen2 import Qwen2
+from fastpaged.models.qwen3 import Qwen3
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,16 +57,18 @@ class Model(Protocol[Config]):
     def load(cls, config: Config, source: WeightSource, max_model_len: int) -> Model[Config]:
         """max_model_len: how many positions it can be asked for."""
 
-    @staticmethod
-    def weight_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def weight_shapes(cls, config: Config) -> dict[str, tuple[int, ...]]:
         """Every weight the model needs, by its Hugging Face name."""
 
-    @staticmethod
-    def gguf_names(config: Config) -> dict[str, GgufName]:
+    @classmethod
+    def gguf_names(cls, config: Config) -> dict[str, GgufName]:
         """Hugging Face name -> what llama.cpp's converter makes of it."""
 
 
-FAMILIES: tuple[type[Model[Any]], ...] = (Llama, Gemma3, Gpt2, GptNeox, Falcon, Opt)
+FAMILIES: tuple[type[Model[Any]], ...] = (
+    Llama, Mistral, Qwen2, Qwen3, Phi3, Gemma3, Opt, Gpt2, Falcon, GptNeox,
+)  # fmt: skip
 
 
 def model_class(config: ModelConfig) -> type[Model[Any]]:

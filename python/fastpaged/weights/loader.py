@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastpaged import _core
+from fastpaged.config.dtypes import element_bytes
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.registry import Model, model_class
 from fastpaged.models.weight_source import Part
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from fastpaged.config import DType
+    from fastpaged.config import DType, ModelConfig
     from fastpaged.formats import StoredTensor
     from fastpaged.ops.op_set import LinearWeight
     from fastpaged.progress import ProgressCallback
@@ -59,6 +60,13 @@ def load_model(
         _tell_of_rounding(source, shapes)
     loader = _Loader(source, len(shapes), device, dtype, pack, progress)
     return family.load(config, loader, max_model_len or config.max_position_embeddings)
+
+
+def weight_bytes(config: ModelConfig, dtype: DType) -> int:
+    """About how much memory the weights will take: a tied embedding stands there as a table and packed."""
+    count = sum(math.prod(shape) for shape in model_class(config).weight_shapes(config).values())
+    tied = config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    return (count + tied) * element_bytes(dtype)
 
 
 def _check_tensors(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 import transformers
 from models.oracle import Case, family_tests
 
