@@ -7,16 +7,19 @@ wants torch imports this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.nn import functional
 
-from fastpaged.ops.op_set import ActivationKind, HeadNorm, Precision
 from fastpaged.ops.torch_attention import paged_attention, rotated
-from fastpaged.ops.torch_batch import TorchBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastpaged.ops.op_set import ActivationKind, HeadNorm, Precision
+    from fastpaged.ops.torch_batch import TorchBatch
 
 ACTIVATIONS: dict[ActivationKind, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,

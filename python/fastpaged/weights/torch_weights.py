@@ -30,7 +30,8 @@ def load_torch_model(
     """As load_model(), whose errors it has too. device: where the tensors lie."""
     cpu = _core.CpuDevice(_core.default_isa(), _core.available_cpus())
     model: Any = load_model(source, cpu, dtype=dtype, max_model_len=max_model_len, pack=_stacked)
-    return replace(model, weights=_as_tensors(model.weights, device))
+    loaded: Model[Any] = replace(model, weights=_as_tensors(model.weights, device))
+    return loaded
 
 
 def _stacked(parts: list[Array]) -> torch.Tensor:

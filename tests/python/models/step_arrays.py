@@ -33,7 +33,7 @@ class Chunk:
 
 
 def block_tables(lengths: list[int], block_size: int, seed: int) -> tuple[Ints, int]:
-    """Blocks dealt at random, -1 behind a sequence's own; and how many blocks there are in all, a few of them unused."""
+    """Blocks dealt at random, -1 behind a sequence's own; and how many blocks there are, two left over."""
     counts = [-(-length // block_size) for length in lengths]
     num_blocks = sum(counts) + 2
     free = np.random.default_rng(seed).permutation(num_blocks).astype(np.int32)
