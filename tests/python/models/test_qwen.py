@@ -42,7 +42,7 @@ CASES = {
             },
         ),
         ("a rotation a tenth too slow",),
-    ),  # fmt: skip
+    ),
     "Qwen 3": Case(
         transformers.Qwen3Config(**SMALL, head_dim=20, rms_norm_eps=1e-3), ("no head norm", "scores a tenth too large")
     ),
