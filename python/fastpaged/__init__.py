@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
-    from fastpaged.config import EngineConfig
+    from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.llm_engine import LLMEngine
     from fastpaged.errors import (
         EngineClosedError,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "CompletionOutput",
+    "EngineArgs",
     "EngineClosedError",
     "EngineConfig",
     "FastpagedError",
@@ -53,7 +54,7 @@ def _home(name: str) -> str:
             return "fastpaged.llm"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
-        case "EngineConfig":
+        case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
         case "SamplingParams" | "RequestOutputKind":
             return "fastpaged.sampling_params"

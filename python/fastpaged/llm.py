@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, cast
 
-from fastpaged.config import EngineConfig
+from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
@@ -30,17 +28,22 @@ class LLM:
     model: a .gguf file; a folder with config.json and safetensors (one file, or an index and its files), or with one
         .gguf file; or "org/name" or "org/name/FILE.gguf", looked up in FASTPAGED_MODELS, then fetched from the hub.
     progress: called with (phase, done, total) while the model loads.
-    engine_args: fields of EngineConfig; an unknown one is a TypeError naming it and what it may have meant.
+    engine_args: fields of EngineConfig, and other names of them that people know (see EngineArgs). One that there is
+        nothing for is an InvalidRequestError with the reason; an unknown one a TypeError naming what it may have meant.
 
     Close it with close() or `with LLM(...) as llm:`; afterwards every use raises EngineClosedError.
     """
 
     def __init__(self, model: str, *, progress: ProgressCallback | None = None, **engine_args: object) -> None:
-        _check_engine_args(engine_args)
-        config = EngineConfig(model=model, **engine_args)  # type: ignore[arg-type]  # validated by EngineConfig
+        config = EngineArgs(model, **engine_args).engine_config()
         self._engine: LLMEngine | None = LLMEngine(config, progress=progress)
         self._inboxes: dict[str, deque[RequestOutput]] = {}  # request id -> where its caller looks for outputs
         self._next_request_id = 0
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """LLM(...) with the arguments that these hold."""
+        return cls(engine_args.model, **engine_args.given)  # type: ignore[arg-type]  # checked by EngineArgs
 
     def generate(
         self,
@@ -53,14 +56,15 @@ class LLM:
 
         prompts: one prompt or a list of them; a prompt is a string, token ids, {"prompt": str} or
             {"prompt_token_ids": ids}.
-        sampling_params: one for all, or one per prompt; None is SamplingParams().
+        sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
         use_tqdm: show how many prompts are done on stderr.
 
         Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
         prompt_list = _as_prompt_list(prompts)
-        requests = self._prepare(prompt_list, _params_per_prompt(sampling_params, len(prompt_list)))
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        requests = self._prepare(prompt_list, _params_per_prompt(params, len(prompt_list)))
         bar = ProgressBar(sys.stderr) if use_tqdm else None
         finished: dict[str, RequestOutput] = {}
         for output in self._run(requests, final_only=True):
@@ -77,11 +81,20 @@ class LLM:
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """
-        return self._run(self._prepare([prompt], [sampling_params or SamplingParams()]), final_only=False)
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        return self._run(self._prepare([prompt], [params]), final_only=False)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer and chat template."""
-        return self._open_engine().tokenizer
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        engine = self._open_engine()
+        if engine.config.skip_tokenizer_init:
+            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
+        return engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests get that give none: the defaults, with what the model's generation_config.json and
+        override_generation_config say of sampling (see generation_config)."""
+        return self._open_engine().default_sampling_params
 
     @property
     def engine(self) -> LLMEngine:
@@ -166,15 +179,6 @@ class LLM:
             )
 
 
-def _check_engine_args(engine_args: Mapping[str, object]) -> None:
-    known = [field.name for field in fields(EngineConfig) if field.name != "model"]
-    for name in engine_args:
-        if name not in known:
-            close = difflib.get_close_matches(name, known)
-            hint = f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {known}"
-            raise TypeError(f"LLM() got an unknown argument {name!r}; {hint}")
-
-
 def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
@@ -186,10 +190,8 @@ def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _params_per_prompt(
-    sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
 ) -> list[SamplingParams]:
-    if sampling_params is None:
-        return [SamplingParams()] * num_prompts
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
     if not isinstance(sampling_params, (list, tuple)):
