@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from op_arrays import Bits, Floats, assert_same_bits, random_bfloat16, random_floats, to_bfloat16, to_float
 
 from fastpaged import _core
@@ -23,23 +24,48 @@ SHAPES = [
 ]
 
 
-def run(device: _core.CpuDevice, x: Bits, weight: _core.PackedLinear) -> Floats:
+def run(device: _core.CpuDevice, x: Bits | Floats, weight: _core.PackedLinear, bias: Floats | None = None) -> Floats:
     out = np.full((x.shape[0], weight.out_features), np.nan, np.float32)
-    _core.linear(device, x, weight, out)
+    _core.linear(device, x, weight, out, bias)
     return out
 
 
+def random_matrix(rng: np.random.Generator, dtype: str, rows: int, cols: int, scale: float = 1.0) -> Bits | Floats:
+    make = random_bfloat16 if dtype == "bfloat16" else random_floats
+    return make(rng, rows, cols, scale=scale)
+
+
+def exactly(x: Bits | Floats) -> NDArray[np.float64]:
+    return (to_float(x) if x.dtype == np.uint16 else x).astype(np.float64)
+
+
+every_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+
+
+@every_dtype
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
 def test_linear_is_x_times_the_transposed_weight(
-    device: _core.CpuDevice, rng: np.random.Generator, rows: int, outputs: int, inputs: int
+    device: _core.CpuDevice, rng: np.random.Generator, dtype: str, rows: int, outputs: int, inputs: int
 ) -> None:
-    x = random_bfloat16(rng, rows, inputs)
-    weight = random_bfloat16(rng, outputs, inputs, scale=0.1)
-    got = run(device, x, _core.PackedLinear(device, [weight]))
-    want = to_float(x).astype(np.float64) @ to_float(weight).astype(np.float64).T
+    x = random_matrix(rng, dtype, rows, inputs)
+    weight = random_matrix(rng, dtype, outputs, inputs, scale=0.1)
+    got = run(device, x, _core.PackedLinear(device, [weight], dtype))
+    want = exactly(x) @ exactly(weight).T
     # float32 sums: an error of at most (number of terms) * 2^-24 of the sum of magnitudes.
-    magnitude = np.abs(to_float(x).astype(np.float64)) @ np.abs(to_float(weight).astype(np.float64)).T
+    magnitude = np.abs(exactly(x)) @ np.abs(exactly(weight)).T
     assert (np.abs(got - want) <= magnitude * (inputs + 2) * 2.0**-24).all()
+
+
+@every_dtype
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 40), (17, 33), (100, 64)])
+def test_the_bias_is_added_last_in_float32(
+    device: _core.CpuDevice, rng: np.random.Generator, dtype: str, outputs: int, inputs: int
+) -> None:
+    weight = _core.PackedLinear(device, [random_matrix(rng, dtype, outputs, inputs)], dtype)
+    bias = random_floats(rng, outputs, scale=10.0)
+    for rows in (1, 2, 5, 19):
+        x = random_matrix(rng, dtype, rows, inputs)
+        assert_same_bits(run(device, x, weight, bias), run(device, x, weight) + bias)
 
 
 def test_parts_are_stacked_along_the_outputs_and_float32_is_rounded_to_bfloat16(
@@ -56,15 +82,31 @@ def test_parts_are_stacked_along_the_outputs_and_float32_is_rounded_to_bfloat16(
     assert_same_bits(run(device, x, packed), run(device, x, _core.PackedLinear(device, [stacked])))
 
 
+def test_parts_packed_as_float32_are_widened_and_keep_their_bits(
+    device: _core.CpuDevice, rng: np.random.Generator
+) -> None:
+    first, second = random_bfloat16(rng, 19, 41), random_floats(rng, 8, 41)
+    x = random_floats(rng, 3, 41)
+    packed = _core.PackedLinear(device, [first, second], "float32")
+    stacked = _core.PackedLinear(device, [np.concatenate([to_float(first), second])], "float32")
+    assert_same_bits(run(device, x, packed), run(device, x, stacked))
+
+
+@every_dtype
 @pytest.mark.parametrize(("outputs", "inputs"), [(70, 576), (16, 32), (35, 75), (3072, 96)])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
-    device: _core.CpuDevice, one_thread: _core.CpuDevice, rng: np.random.Generator, outputs: int, inputs: int
+    device: _core.CpuDevice,
+    one_thread: _core.CpuDevice,
+    rng: np.random.Generator,
+    dtype: str,
+    outputs: int,
+    inputs: int,
 ) -> None:
-    x = random_bfloat16(rng, 270, inputs)
-    weight = random_bfloat16(rng, outputs, inputs, scale=0.1)
-    packed = _core.PackedLinear(device, [weight])
+    x = random_matrix(rng, dtype, 270, inputs)
+    weight = random_matrix(rng, dtype, outputs, inputs, scale=0.1)
+    packed = _core.PackedLinear(device, [weight], dtype)
     together = run(device, x, packed)
-    assert_same_bits(run(one_thread, x, _core.PackedLinear(one_thread, [weight])), together)
+    assert_same_bits(run(one_thread, x, _core.PackedLinear(one_thread, [weight], dtype)), together)
     for rows in (*range(1, 36), 64, 127, 128, 129, 255, 257):
         start = int(rng.integers(0, x.shape[0] - rows + 1))
         assert_same_bits(run(device, x[start : start + rows], packed), together[start : start + rows])
@@ -107,8 +149,12 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, rng: np.random.Generat
         _core.linear(device, x[:, :15].copy(), packed, out)
     with pytest.raises(ValueError, match=r"linear: out must be float32 \[M=2, N=8\], got float32 \[3, 8\]"):
         _core.linear(device, x, packed, np.zeros((3, 8), np.float32))
-    with pytest.raises(ValueError, match="x must be an array of uint16"):
+    with pytest.raises(ValueError, match=r"linear: x must be bfloat16 \[M, K=16\], got float32 \[2, 16\]"):
         _core.linear(device, x.astype(np.float32), packed, out)
+    with pytest.raises(ValueError, match=r"linear: bias must be float32 \[N=8\], got float32 \[7\]"):
+        _core.linear(device, x, packed, out, np.zeros(7, np.float32))
+    with pytest.raises(ValueError, match="dtype"):
+        _core.PackedLinear(device, [random_bfloat16(rng, 8, 16)], "float16")
     with pytest.raises(ValueError, match="linear: x must have contiguous rows"):
         _core.linear(device, random_bfloat16(rng, 2, 32)[:, ::2], packed, out)
     out.flags.writeable = False
@@ -116,7 +162,7 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, rng: np.random.Generat
         _core.linear(device, x, packed, out)
     with pytest.raises(ValueError, match="parts must not be empty"):
         _core.PackedLinear(device, [])
-    with pytest.raises(ValueError, match=r"parts\[1\] must be bfloat16 \[N=8, K=16\], got bfloat16 \[8, 17\]"):
+    with pytest.raises(ValueError, match=r"parts\[1\] must be bfloat16 or float32 \[N=8, K=16\], got bfloat16 \[8, 17\]"):
         _core.PackedLinear(device, [random_bfloat16(rng, 8, 16), random_bfloat16(rng, 8, 17)])
 
 
