@@ -19,7 +19,7 @@ torch_ops = pytest.importorskip("fastpaged.ops.torch_ops", exc_type=ModuleNotFou
 OP_TABLE = Path(__file__).resolve().parents[2] / "cpp" / "fastpaged" / "ops" / "op_table.h"
 MAX_OPS = 16
 # What an op set has beside ops: GraphOps ends its recording.
-NOT_OPS = {GraphOps: {"finalize"}}
+NOT_OPS: dict[type, set[str]] = {GraphOps: {"finalize"}}
 
 
 def ops_of(kind: type) -> dict[str, Callable[..., Any]]:
