@@ -130,8 +130,8 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "t
         ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", '"a\\nb"'),
         ("{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}", "(a)(b)"),
         (
-            "{% for m in messages if m.content is not string %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}",
-            "(a)(b)",
+            "{% for m in messages %}{% if m.content is not string %}({{ m.content[0].text }}){% endif %}{% endfor %}",
+            "(a)",
         ),
     ],
 )
