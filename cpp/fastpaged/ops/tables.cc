@@ -14,10 +14,14 @@ constexpr OpTable kScalar{.isa = "scalar",
                           .pack_linear = &reference::pack_linear,
                           .embedding = &reference::embedding,
                           .rms_norm = &reference::rms_norm,
+                          .layer_norm = &reference::layer_norm,
                           .linear = &reference::linear,
                           .rotary_cache_write = &reference::rotary_cache_write,
                           .paged_attention = &reference::paged_attention,
+                          .activation = &reference::activation,
                           .gated_activation = &reference::gated_activation,
+                          .soft_cap = &reference::soft_cap,
+                          .add = &reference::add,
                           .gather_rows = &reference::gather_rows};
 
 bool always() {
@@ -30,10 +34,14 @@ constexpr OpTable kAvx512{.isa = "avx512",
                           .pack_linear = &cpu::pack_linear_avx512,
                           .embedding = &cpu::embedding,
                           .rms_norm = &cpu::rms_norm,
+                          .layer_norm = &reference::layer_norm,
                           .linear = &cpu::linear_avx512,
                           .rotary_cache_write = &cpu::rotary_cache_write,
                           .paged_attention = &cpu::paged_attention,
+                          .activation = &reference::activation,
                           .gated_activation = &cpu::gated_activation,
+                          .soft_cap = &reference::soft_cap,
+                          .add = &reference::add,
                           .gather_rows = &cpu::gather_rows};
 
 // The avx512 table, but for the linear layers.

@@ -58,7 +58,7 @@ class AttentionProblem {
   explicit AttentionProblem(const PagedAttentionParams& params)  // REQUIRES: valid params; they outlive this
       : params_(params), cache_(params.kv_cache), group_size_(params.q.shape[1] / cache_.num_kv_heads) {}
 
-  [[nodiscard]] const KVLayout& cache() const { return cache_; }
+  [[nodiscard]] const KVLayout<BFloat16>& cache() const { return cache_; }
   [[nodiscard]] float scale() const { return params_.scale; }
   [[nodiscard]] std::int64_t head_dim() const { return params_.q.shape[2]; }
 
@@ -94,7 +94,7 @@ class AttentionProblem {
   }
 
   const PagedAttentionParams& params_;
-  KVLayout cache_;
+  KVLayout<BFloat16> cache_;
   std::int64_t group_size_;
 };
 

@@ -108,8 +108,8 @@ static void multiply_rows(Block block, std::int64_t num_rows) {
 
 FASTPAGED_END_TARGET
 
-PackedLinear pack_linear_avx512(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "avx512", pool);
+PackedLinear pack_linear_avx512(std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+  return pack_pair_tiles(parts, dtype, "avx512", pool);
 }
 
 void linear_avx512(const LinearParams& params, ThreadPool& pool) {

@@ -51,8 +51,8 @@ class AmxTiles {
 
 }  // namespace
 
-PackedLinear pack_linear_amx(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "amx", pool);
+PackedLinear pack_linear_amx(std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+  return pack_pair_tiles(parts, dtype, "amx", pool);
 }
 
 void linear_amx(const LinearParams& params, ThreadPool& pool) {

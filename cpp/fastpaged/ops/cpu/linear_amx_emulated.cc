@@ -73,8 +73,8 @@ class EmulatedAmxTiles {
 
 }  // namespace
 
-PackedLinear pack_linear_amx_emulated(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "amx_emulated", pool);
+PackedLinear pack_linear_amx_emulated(std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+  return pack_pair_tiles(parts, dtype, "amx_emulated", pool);
 }
 
 void linear_amx_emulated(const LinearParams& params, ThreadPool& pool) {

@@ -16,9 +16,9 @@ void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
 void gated_activation(const GatedActivationParams& params, ThreadPool& pool);
 void gather_rows(const GatherRowsParams& params, ThreadPool& pool);
 
-PackedLinear pack_linear_avx512(std::span<const TensorView> parts, ThreadPool& pool);
-PackedLinear pack_linear_amx(std::span<const TensorView> parts, ThreadPool& pool);
-PackedLinear pack_linear_amx_emulated(std::span<const TensorView> parts, ThreadPool& pool);
+PackedLinear pack_linear_avx512(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+PackedLinear pack_linear_amx(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+PackedLinear pack_linear_amx_emulated(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 void linear_avx512(const LinearParams& params, ThreadPool& pool);
 void linear_amx(const LinearParams& params, ThreadPool& pool);
 void linear_amx_emulated(const LinearParams& params, ThreadPool& pool);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "fastpaged/base/check.h"
 #include "fastpaged/ops/weight_rows.h"
 
 namespace fastpaged::cpu {
@@ -22,11 +23,12 @@ void pack_row(const BFloat16* row, std::int64_t in_features, std::int64_t column
 
 }  // namespace
 
-PackedLinear pack_pair_tiles(std::span<const TensorView> parts, const char* isa, ThreadPool& pool) {
-  const WeightRows weight(parts);
+PackedLinear pack_pair_tiles(std::span<const TensorView> parts, DType dtype, const char* isa, ThreadPool& pool) {
+  require(dtype == DType::kBFloat16, [] { return "pack_linear: these tiles hold bfloat16, got float32"; });
+  const WeightRows weight(parts, dtype);
   const std::int64_t panel_size = panel_elements(weight.row_size());
   const std::int64_t panels = num_panels(weight.num_rows());
-  PackedLinear packed(weight.num_rows(), weight.row_size(),
+  PackedLinear packed(weight.num_rows(), weight.row_size(), dtype,
                       static_cast<std::size_t>(panels * panel_size) * sizeof(BFloat16), isa);
   auto* data = reinterpret_cast<BFloat16*>(packed.data());
   pool.parallel_for(panels, [&](std::int64_t panel, int) {

@@ -28,6 +28,6 @@ inline std::int64_t panel_elements(std::int64_t in_features) {
   return num_depth_tiles(in_features) * kTileElements;
 }
 
-PackedLinear pack_pair_tiles(std::span<const TensorView> parts, const char* isa, ThreadPool& pool);
+PackedLinear pack_pair_tiles(std::span<const TensorView> parts, DType dtype, const char* isa, ThreadPool& pool);
 
 }  // namespace fastpaged::cpu

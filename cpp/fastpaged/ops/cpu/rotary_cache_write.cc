@@ -30,7 +30,7 @@ FASTPAGED_END_TARGET
 
 namespace {
 
-void write_token(const RotaryCacheWriteParams& params, const KVLayout& cache, std::int64_t t) {
+void write_token(const RotaryCacheWriteParams& params, const KVLayout<BFloat16>& cache, std::int64_t t) {
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
   const auto* cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);
@@ -51,7 +51,7 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout& cache, st
 
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool) {
   validate(params);
-  const KVLayout cache(params.kv_cache);
+  const KVLayout<BFloat16> cache(params.kv_cache);
   const RowTiles tiles = RowTiles::of_size(params.qkv.shape[0], params.qkv.shape[1]);
   for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
     for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
