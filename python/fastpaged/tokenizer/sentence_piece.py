@@ -1,9 +1,11 @@
 """SentencePiece vocabularies (Llama 2, Mistral, Gemma, Phi-3) as pipelines of the `tokenizers` library.
 
 SentencePiece keeps a score for every piece and merges, again and again, the two neighbours whose union scores highest,
-the leftmost of equals. The library keeps a list of merges and takes the first listed. For BPE as SentencePiece trains
-it, where a piece scores below its parts and no two pieces score alike, both make the same choices if the list is
-written in the order of falling scores, and the several ways to make one piece in the order of _splits().
+the leftmost of equals. The library keeps a list of merges and takes the first listed. Both choose alike if the list is
+written in the order of falling scores, for BPE as SentencePiece trains it: no two pieces score alike, and a piece scores
+below its parts. Then all merges within a stretch of text that becomes one piece come before the one that makes it, in
+an order that does not depend on the text around. So the last two parts are always the same two, and of the several
+lines in the list that would make that piece only one is ever used: their order among themselves is nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +24,6 @@ from fastpaged.errors import ModelFormatError
 from fastpaged.tokenizer.failures import library_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Set
-
     import numpy.typing as npt
 
 _SPACE = "▁"
@@ -69,8 +70,9 @@ class SentencePieceVocabulary:
         self._add_tokens(backend)
         return backend
 
-    def token_texts(self) -> list[str]:
-        """The pieces as they are found in text: a user-defined piece is matched before spaces become ▁."""
+    @cached_property
+    def _texts(self) -> list[str]:
+        """The pieces; a user-defined one has spaces for ▁, so that it may be found in text as it is."""
         texts = list(self.pieces)
         for token_id in self._ids(PieceType.USER_DEFINED):
             texts[token_id] = texts[token_id].replace(_SPACE, " ")
@@ -80,8 +82,7 @@ class SentencePieceVocabulary:
         return texts
 
     def _bpe(self) -> models.BPE:
-        texts = self.token_texts()
-        unknown = self._unknown()
+        texts, unknown = self._texts, self._unknown()
         return models.BPE(
             {text: token_id for token_id, text in enumerate(texts)},
             self._merges(),
@@ -96,17 +97,19 @@ class SentencePieceVocabulary:
         normal = scores[self._ids(PieceType.NORMAL)]
         worst = float(normal.min()) if len(normal) else 0.0
         competes = np.isin(self.types, (PieceType.NORMAL, PieceType.USER_DEFINED))
-        scored = list(zip(self.token_texts(), np.where(competes, scores, worst).tolist(), strict=True))
+        scored = list(zip(self._texts, np.where(competes, scores, worst).tolist(), strict=True))
         return models.Unigram(scored, unk_id=self._unknown(), byte_fallback=self._has_bytes)
 
     def _merges(self) -> list[tuple[str, str]]:
         ids = self._ids(PieceType.NORMAL)
         by_score = ids[np.argsort(-self.scores[ids], kind="stable")]
         mergeable = {self.pieces[token_id] for token_id in ids}
-        merges: list[tuple[str, str]] = []
-        for token_id in by_score:
-            merges.extend(_splits(self.pieces[token_id], mergeable))
-        return merges
+        return [
+            (piece[:at], piece[at:])
+            for piece in (self.pieces[token_id] for token_id in by_score.tolist())
+            for at in range(1, len(piece))
+            if piece[:at] in mergeable and piece[at:] in mergeable
+        ]
 
     def _normalizer(self) -> normalizers.Normalizer:
         steps: list[normalizers.Normalizer] = []
@@ -125,14 +128,19 @@ class SentencePieceVocabulary:
         return decoders.Sequence([decoders.Replace(_SPACE, " "), *bytes_to_text, decoders.Fuse(), *added_space])
 
     def _add_tokens(self, backend: tokenizers.Tokenizer) -> None:
-        """Control, unknown and user-defined pieces are found in text as a whole; only user-defined ones are text."""
-        texts = self.token_texts()
-        special = np.isin(self.types, (PieceType.CONTROL, PieceType.UNKNOWN))
-        for ids, is_special, add in (
-            (np.flatnonzero(special), True, backend.add_special_tokens),
-            (self._ids(PieceType.USER_DEFINED), False, backend.add_tokens),
-        ):
-            add([AddedToken(texts[i], normalized=False, special=is_special) for i in ids if texts[i]])
+        """Control, unknown and user-defined pieces are found in text as a whole; only user-defined ones are text.
+
+        SentencePiece looks for these where spaces are ▁ already. The library cannot where a space is to be put before
+        the text, for it would want one within the token too.
+        """
+        special = np.flatnonzero(np.isin(self.types, (PieceType.CONTROL, PieceType.UNKNOWN)))
+        backend.add_special_tokens([self._token(i, special=True, normalized=False) for i in special if self._texts[i]])
+        defined = self._ids(PieceType.USER_DEFINED)
+        normalized = not self.adds_space
+        backend.add_tokens([self._token(i, special=False, normalized=normalized) for i in defined if self._texts[i]])
+
+    def _token(self, token_id: int, *, special: bool, normalized: bool) -> AddedToken:
+        return AddedToken(self._texts[token_id], special=special, normalized=normalized)
 
     def _ids(self, kind: PieceType) -> npt.NDArray[np.intp]:
         return np.flatnonzero(self.types == kind)
@@ -143,18 +151,3 @@ class SentencePieceVocabulary:
     @property
     def _has_bytes(self) -> bool:
         return bool(len(self._ids(PieceType.BYTE)))
-
-
-def _splits(piece: str, mergeable: Set[str]) -> Iterator[tuple[str, str]]:
-    """The ways to make `piece` of two others, in the order in which they are to be preferred.
-
-    Two merges into the same piece can compete only for the middle of left-middle-right, where left + middle and
-    middle + right both spell the piece; the leftmost must win. So a split whose right part also begins the piece comes
-    before the others. In a row of one character repeated both orders may be asked for; merging such a row from the left
-    leaves its longer parts left.
-    """
-    found = [at for at in range(1, len(piece)) if piece[:at] in mergeable and piece[at:] in mergeable]
-    if len(found) > 1:
-        found.sort(key=lambda at: (not piece.startswith(piece[at:]), -at))
-    for at in found:
-        yield piece[:at], piece[at:]
