@@ -54,6 +54,11 @@ class EngineConfig:
         if self.isa is not None and not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
 
+    @property
+    def max_num_rows(self) -> int:
+        """Rows of logits in one step: one for each sequence, and room for prompts whose logprobs are wanted."""
+        return max(self.max_num_seqs, min(_ROWS_FOR_PROMPTS, self.max_num_batched_tokens))
+
     def _check_preemption(self) -> None:
         space = self.swap_space
         if space is not None:
@@ -69,6 +74,7 @@ class EngineConfig:
 
 
 PREEMPTION_MODES = ("recompute", "swap")
+_ROWS_FOR_PROMPTS = 64  # of a vocabulary of 128k: 32 MiB
 _MAX_SWAP_SPACE = 2**33 - 1  # GiB: below 2**63 bytes
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")
 _ENGINE_RANGES = {

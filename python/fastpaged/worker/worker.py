@@ -89,7 +89,7 @@ def _record(model: Model, device: _core.CpuDevice, config: EngineConfig) -> _cor
         op.finalize(
             logits,
             max_num_tokens=config.max_num_batched_tokens,
-            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_num_samples=min(config.max_num_rows, config.max_num_batched_tokens),
         )
     except MemoryError:
         raise InvalidRequestError(

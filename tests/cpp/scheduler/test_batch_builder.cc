@@ -97,7 +97,7 @@ class RandomLife {
     }
     if (below(16) > 0) {
       std::vector<SampledToken> tokens;
-      for (std::int32_t i = 0; i < plan.num_samples; ++i) {
+      for (std::int32_t i = 0; i < plan.num_rows; ++i) {
         tokens.push_back({below(40), below(50) > 0});
       }
       scheduler_.update(plan, tokens);
