@@ -92,7 +92,7 @@ def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: En
         op.finalize(
             logits,
             max_num_tokens=config.max_num_batched_tokens,
-            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_num_samples=min(config.max_num_rows, config.max_num_batched_tokens),
         )
     except MemoryError:
         raise InvalidRequestError(
