@@ -209,7 +209,8 @@ def test_the_defaults_are_those_people_know() -> None:
     known = {
         "n": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "temperature": 1.0,
         "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16, "min_tokens": 0, "logprobs": None,
-        "prompt_logprobs": None, "include_stop_str_in_output": False, "ignore_eos": False, "detokenize": True, "skip_special_tokens": True,
+        "prompt_logprobs": None, "include_stop_str_in_output": False, "ignore_eos": False, "detokenize": True,
+        "skip_special_tokens": True,
         "spaces_between_special_tokens": True, "output_kind": RequestOutputKind.CUMULATIVE, "logit_bias": None,
         "allowed_token_ids": None, "stream_interval": None,
     }  # fmt: skip
