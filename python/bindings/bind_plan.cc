@@ -153,8 +153,8 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   if (plan.copies.empty()) {
     return 0;
   }
-  const TensorArg device_arg(device, "device", DType::kBFloat16, Access::kWrite);
-  const TensorArg host_arg(host, "host", DType::kBFloat16, Access::kWrite);
+  const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
+  const TensorArg host_arg = TensorArg::activations(host, "host", Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");
   require(host_blocks.block_bytes == device_blocks.block_bytes, [&] {

@@ -56,7 +56,7 @@ struct LinearParams {
 // (if given; halves paired: i with i + rotary / 2; the rest passes). Writes k and v to their slots, hands q on.
 struct RotaryCacheWriteParams {
   TensorView qkv;           // [T, (Hq + 2 Hkv) * D] float32: all q heads, then k, then v
-  TensorView positions{};   // [T] int32
+  TensorView positions{};   // [T] int32; read with cos_sin only
   TensorView slot_mapping;  // [T] int32: block * block_size + offset
   TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
   TensorView q_norm{};      // [D] float32, or empty()

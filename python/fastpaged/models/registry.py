@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from fastpaged.config import ModelConfig
 from fastpaged.config.keys import Keys
 from fastpaged.errors import ModelFormatError
+from fastpaged.models.falcon import Falcon
+from fastpaged.models.gemma3 import Gemma3
+from fastpaged.models.gpt2 import Gpt2
+from fastpaged.models.gpt_neox import GptNeox
 from fastpaged.models.llama import Llama
 from fastpaged.models.mistral import Mistral
+from fastpaged.models.opt import Opt
 from fastpaged.models.phi3 import Phi3
 from fastpaged.models.qwen2 import Qwen2
 from fastpaged.models.qwen3 import Qwen3
@@ -61,7 +66,9 @@ class Model(Protocol[Config]):
         """Hugging Face name -> what llama.cpp's converter makes of it."""
 
 
-FAMILIES: tuple[type[Model[Any]], ...] = (Llama, Mistral, Qwen2, Qwen3, Phi3)
+FAMILIES: tuple[type[Model[Any]], ...] = (
+    Llama, Mistral, Qwen2, Qwen3, Phi3, Gemma3, Opt, Gpt2, Falcon, GptNeox,
+)  # fmt: skip
 
 
 def model_class(config: ModelConfig) -> type[Model[Any]]:
