@@ -82,7 +82,7 @@ def nan_like(array: Array, shape: tuple[int, ...]) -> Array:
 def attend(
     device: _core.CpuDevice, chunks: list[Chunk], block_size: int, rule: Rule = NO_RULE, seed: int = 0
 ) -> list[Array]:
-    """One call for all chunks. Blocks are dealt at random; every slot that no query sees, and another layer, hold NaN."""
+    """One call for all chunks. Blocks are dealt at random; every slot that no query sees, and a layer, hold NaN."""
     num_kv_heads, head_dim = chunks[0].sequence.k.shape[1:]
     counts = [-(-chunk.end // block_size) for chunk in chunks]
     num_blocks = sum(counts) + 3
