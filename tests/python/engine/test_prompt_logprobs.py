@@ -126,7 +126,7 @@ def test_a_text_that_cannot_be_made_fails_that_request_alone() -> None:
             raise ZeroDivisionError("no text")
         return str(broken(token_id))
 
-    engine.tokenizer.token_text = token_text  # type: ignore[assignment]
+    engine.tokenizer.token_text = token_text  # type: ignore[method-assign]
     engine.add_request("bad", [65, 90], replace(GREEDY, prompt_logprobs=0))
     engine.add_request("good", [65, 66], replace(GREEDY, prompt_logprobs=0))
     last = {output.request_id: output for output in finish(engine)}
