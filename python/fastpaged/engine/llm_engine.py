@@ -74,7 +74,7 @@ class LLMEngine:
             ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -191,7 +191,8 @@ class LLMEngine:
 def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:
     """The file or folder of a model, fetched if need be."""
     hub = Hub(cache_dir=config.download_dir, token=config.hf_token)
-    return str(local_model(name, hub, revision=revision, without_weights=without_weights))
+    overrides = config.hf_overrides
+    return str(local_model(name, hub, revision=revision, without_weights=without_weights, overrides=overrides))
 
 
 def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:

@@ -130,13 +130,13 @@ class SentencePieceVocabulary:
     def _add_tokens(self, backend: tokenizers.Tokenizer) -> None:
         """Control, unknown and user-defined pieces are found in text as a whole; only user-defined ones are text.
 
-        SentencePiece looks for these where spaces are ▁ already. The library cannot where a space is to be put before
-        the text, for it would want one within the token too.
+        SentencePiece looks for these where spaces are ▁ already. The library does so with nothing else to be done to a
+        text before, because it does that to the tokens too: a space before each, runs of spaces made one.
         """
         special = np.flatnonzero(np.isin(self.types, (PieceType.CONTROL, PieceType.UNKNOWN)))
         backend.add_special_tokens([self._token(i, special=True, normalized=False) for i in special if self._texts[i]])
         defined = self._ids(PieceType.USER_DEFINED)
-        normalized = not self.adds_space
+        normalized = not (self.adds_space or self.trims_spaces or self.character_map)
         backend.add_tokens([self._token(i, special=False, normalized=normalized) for i in defined if self._texts[i]])
 
     def _token(self, token_id: int, *, special: bool, normalized: bool) -> AddedToken:

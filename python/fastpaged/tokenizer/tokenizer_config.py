@@ -52,10 +52,9 @@ class TokenizerConfig:
         """
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         spaced = {text.replace(" ", "▁") for text in known if " " in text}  # as SentencePiece writes spaces
-        for token_id, token in self.declared_tokens(with_older_file=file_has_none):
+        for token_id, token in self.declared_tokens(as_written=file_has_none):
             if token.content in spaced or (token.content in known and not file_has_none):
                 continue
-            token.normalized = token.normalized and not file_has_none
             backend.add_tokens([token])
             if backend.token_to_id(token.content) != token_id:
                 found = f"{backend.token_to_id(token.content)} as the next free one"
@@ -65,12 +64,13 @@ class TokenizerConfig:
         in_vocabulary = [text for text in specials if backend.token_to_id(text) is not None]
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in in_vocabulary])
 
-    def declared_tokens(self, *, with_older_file: bool) -> Iterable[tuple[int, AddedToken]]:
-        """In the order of their ids. with_older_file: added_tokens.json, token -> id, counts where this one is silent."""
+    def declared_tokens(self, *, as_written: bool) -> Iterable[tuple[int, AddedToken]]:
+        """In the order of their ids. as_written: none is normalised, and added_tokens.json counts where this file is
+        silent."""
         key = "added_tokens_decoder"
         entries = self.content.get(key)
         if entries is None:
-            entries = self.older_tokens() if with_older_file else {}
+            entries = self.older_tokens() if as_written else {}
         if not isinstance(entries, dict) or not all(_ID.fullmatch(token_id) for token_id in entries):
             raise self.error(key, "an object of token ids", f"{entries!r:.80}")
         for token_id, entry in sorted(
@@ -82,7 +82,8 @@ class TokenizerConfig:
             flags = {name: entry.get(name, False) for name in ("single_word", "lstrip", "rstrip", "special")}
             if not all(type(flag) is bool for flag in flags.values()):
                 raise self.error(f"{key}[{token_id}]", "flags that are true or false", flags)
-            yield token_id, AddedToken(text, normalized=bool(entry.get("normalized", not flags["special"])), **flags)
+            normalized = not as_written and bool(entry.get("normalized", not flags["special"]))
+            yield token_id, AddedToken(text, normalized=normalized, **flags)
 
     def older_tokens(self) -> dict[str, object]:
         """added_tokens.json as added_tokens_decoder would write it."""

@@ -14,7 +14,7 @@ from fastpaged.formats.safetensors_index import INDEX_NAME, read_weight_map
 from fastpaged.weights.checkpoint import read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _CONFIG_NAME = "config.json"
 _SAFETENSORS_NAMES = ("model.safetensors", INDEX_NAME)
@@ -42,12 +42,19 @@ class Hub:
     cache_dir: str | None = None
     token: str | bool | None = field(default=None, repr=False)
 
-    def fetch(self, repository: str, gguf: str | None = None, *, revision: str | None = None) -> Path:
+    def fetch(
+        self,
+        repository: str,
+        gguf: str | None = None,
+        *,
+        revision: str | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> Path:
         """The newest commit of "org/name" on this machine: a folder with safetensors files, or a .gguf file.
 
         gguf: which .gguf file of the repository; None: its safetensors files, or else the only .gguf file it has.
         revision: a branch, tag or commit; None: the main branch. Where the hub does not answer, what was fetched before
-        is taken, and the log says so.
+        is taken, and the log says so. overrides: as for read_config().
 
         Raises ModelNotFoundError for a `gguf` that is not there, ModelFormatError for a repository without a model that
         fastpaged reads (where config.json shows it, before any weights are fetched), and any error of huggingface_hub.
@@ -66,7 +73,7 @@ class Hub:
             return self._download(repository, [weights], revision=revision) / weights
         small = [name for name in _SMALL_NAMES if name in names] + [name for name in (weights,) if name == INDEX_NAME]
         folder = self._download(repository, small, revision=revision)
-        read_config(folder)
+        read_config(folder, overrides)
         commit = folder.name  # the weights must be of the same one, whatever is pushed meanwhile
         return self._download(repository, _weight_files(folder, weights), revision=commit)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
@@ -9,7 +10,8 @@ from fastpaged.config.dtypes import compute_dtype
 from fastpaged.errors import InvalidRequestError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
-from fastpaged.weights.checkpoint import open_checkpoint
+from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
+from fastpaged.weights.dummy import DummyCheckpoint
 from fastpaged.weights.loader import load_model, weight_bytes
 from fastpaged.worker.free_memory import free_memory_bytes
 from fastpaged.worker.kv_memory import KVMemory
@@ -33,7 +35,7 @@ class Worker:
     def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
         self.device = _cpu_device(config)
         self.dtype = compute_dtype(config.dtype)
-        checkpoint = open_checkpoint(config.model)
+        checkpoint = _open(config)
         try:
             self.model_config: ModelConfig = checkpoint.config
             self._size_kv_memory(config)
@@ -73,6 +75,12 @@ class Worker:
         """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it."""
         for name in ("graph", "kv_memory", "_sampler"):
             self.__dict__.pop(name, None)
+
+
+def _open(config: EngineConfig) -> Checkpoint:
+    if config.load_format == "dummy":
+        return DummyCheckpoint(config.model, read_config(Path(config.model), config.hf_overrides))
+    return open_checkpoint(config.model, load_format=config.load_format, overrides=config.hf_overrides)
 
 
 def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
