@@ -63,6 +63,8 @@ def _merges(path: Path) -> list[tuple[str, str]]:
             continue
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or not all(parts):
-            raise ModelFormatError(f"{path}: line {number}: expected two tokens with a space between, found {line!r:.80}")
+            raise ModelFormatError(
+                f"{path}: line {number}: expected two tokens with a space between, found {line!r:.80}"
+            )
         merges.append((parts[0], parts[1]))
     return merges
