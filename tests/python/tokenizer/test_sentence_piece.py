@@ -141,7 +141,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too few scores": ({"ggml__scores": [1.0, 2.0]}, "scores: expected 1000 floats, one a token, found 2 of float"),
     "a space that is a number": ({"ggml__add_space_prefix": 1}, "add_space_prefix: expected a value of type bool"),
-    "rules that are floats": ({"ggml__precompiled_charsmap": [0.5]}, "charsmap: expected an array of bytes, found one of"),
+    "rules that are floats": (
+        {"ggml__precompiled_charsmap": [0.5]},
+        "charsmap: expected an array of bytes, found one of",
+    ),
     "rules that are none": (
         {"ggml__precompiled_charsmap": b"\1\2\3"},
         "expected a SentencePiece vocabulary, found",
@@ -182,7 +185,9 @@ def test_tokens_added_to_tokenizer_model_follow_its_own(tmp_path: Path, file: st
     (tmp_path / "tokenizer.model").write_bytes(trained("Llama"))
     decoder = {"1000": {"content": "<|end|>", "special": True}, "1001": {"content": "<think>", "special": False}}
     older = {"<|end|>": 1000, "<think>": 1001}
-    config = {"added_tokens_decoder": decoder} if file == "tokenizer_config" else {"additional_special_tokens": ["<|end|>"]}
+    config = (
+        {"added_tokens_decoder": decoder} if file == "tokenizer_config" else {"additional_special_tokens": ["<|end|>"]}
+    )
     write_json(tmp_path / "tokenizer_config.json", config)
     write_json(tmp_path / "added_tokens.json", older if file == "added_tokens" else {"<never>": 1000})
     tokenizer = load_tokenizer(tmp_path)
@@ -213,7 +218,9 @@ def test_a_damaged_model_gives_a_tokenizer_or_a_format_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = bytearray(trained("Gemma"))
-    places = st.one_of(st.integers(1, 200), st.integers(len(content) - 300, len(content) - 1), st.integers(1, len(content) - 1))
+    places = st.one_of(
+        st.integers(1, 200), st.integers(len(content) - 300, len(content) - 1), st.integers(1, len(content) - 1)
+    )
     for position, byte in data.draw(st.dictionaries(places, st.integers(0, 255), min_size=1)).items():
         content[position] = byte
     cut = data.draw(st.one_of(st.none(), st.integers(1, len(content))))
