@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
-    from fastpaged.config import EngineConfig
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
+    from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.llm_engine import LLMEngine
     from fastpaged.errors import (
         EngineBusyError,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ModelNotFoundError,
         RequestLostError,
         StepFailedError,
+        UnsupportedFeatureError,
     )
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -34,6 +35,7 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "CompletionOutput",
+    "EngineArgs",
     "EngineBusyError",
     "EngineClosedError",
     "EngineConfig",
@@ -50,6 +52,7 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "StepFailedError",
+    "UnsupportedFeatureError",
     "__version__",
 ]
 
@@ -65,7 +68,7 @@ def _home(name: str) -> str:
             return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
-        case "EngineConfig":
+        case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
         case "SamplingParams" | "RequestOutputKind":
             return "fastpaged.sampling_params"

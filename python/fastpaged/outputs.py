@@ -43,6 +43,7 @@ class CompletionOutput:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int | None
+    lora_request: None = None  # there are no adapters
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,10 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
+    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cache_creation_tokens: int = 0
+    # What other engines' outputs have, and there is nothing for.
+    lora_request: None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
+    kv_transfer_params: None = None

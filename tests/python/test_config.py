@@ -16,8 +16,17 @@ from fastpaged.errors import InvalidRequestError, ModelFormatError
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("max_model_len", 1, "None or an integer from 2"),
-        ("max_model_len", 2**31, "None or an integer from 2"),
+        ("dtype", "float16", "files in it are read as bfloat16 or float32"),
+        ("dtype", "half", "files in it are read as bfloat16 or float32"),
+        ("dtype", "fp32", "'auto', 'bfloat16' or 'float32'"),
+        ("dtype", None, "'auto', 'bfloat16' or 'float32'"),
+        ("kv_cache_dtype", "fp8", "no KV cache of 8 or fewer bits yet"),
+        ("kv_cache_dtype", "float32", "'auto' or the same as dtype = 'auto'"),
+        ("kv_cache_dtype", 8, "'auto', 'bfloat16' or 'float32'"),
+        ("max_model_len", 1, "None, -1 or an integer from 2"),
+        ("max_model_len", -2, "None, -1 or an integer from 2"),
+        ("max_model_len", -1.0, "None, -1 or an integer from 2"),
+        ("max_model_len", 2**31, "None, -1 or an integer from 2"),
         ("block_size", 0, "from 1 to 256"),
         ("block_size", 257, "from 1 to 256"),
         ("block_size", None, "from 1 to 256"),
@@ -73,6 +82,25 @@ def test_limits_themselves_are_allowed() -> None:
         assert EngineConfig(model="m", swap_space=swap_space).swap_space == swap_space
     for mode in (None, "recompute", "swap"):
         assert EngineConfig(model="m", preemption_mode=mode).preemption_mode == mode
+
+
+def test_the_dtype_is_one_of_two_or_left_to_the_engine() -> None:
+    assert [EngineConfig(model="m", dtype=dtype).dtype for dtype in ("auto", "bfloat16", "float32", "float")] == [
+        "auto", "bfloat16", "float32", "float32",
+    ]  # fmt: skip
+    assert EngineConfig(model="m", dtype="float32", kv_cache_dtype="float").kv_cache_dtype == "float32"
+    assert EngineConfig(model="m", dtype="bfloat16", kv_cache_dtype="auto").kv_cache_dtype == "auto"
+
+
+def test_a_dtype_of_torch_is_as_good_as_its_name() -> None:
+    torch = pytest.importorskip("torch")
+    assert EngineConfig(model="m", dtype=torch.bfloat16).dtype == "bfloat16"
+    with pytest.raises(InvalidRequestError, match=r"dtype must be .* got torch.float64"):
+        EngineConfig(model="m", dtype=torch.float64)
+
+
+def test_the_context_may_be_what_fits() -> None:
+    assert EngineConfig(model="m", max_model_len=-1).max_model_len == -1
 
 
 def test_numbers_too_long_to_print_are_refused_all_the_same() -> None:

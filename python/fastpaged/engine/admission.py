@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
+from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 
@@ -66,6 +67,8 @@ class Admission:
             raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+        if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
+            raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         text, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)

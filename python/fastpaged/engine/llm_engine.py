@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
+from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.errors import EngineClosedError, InvalidRequestError
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.sampling_params import SamplingParams
 from fastpaged.tokenizer import load_tokenizer
+from fastpaged.weights.hub import Hub
 from fastpaged.weights.local_model import local_model
 from fastpaged.worker.worker import Worker
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from fastpaged.config import EngineConfig
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
-    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
 
 # Drawn seeds stay below 2**53, so that a reader of JSON with doubles for numbers can give one back unchanged.
@@ -36,10 +39,12 @@ class LLMEngine:
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
-        located = replace(config, model=str(local_model(config.model)))
-        worker = Worker(located, progress)
+        place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
+        params = default_params(config, place)
+        worker = Worker(replace(config, model=place, revision=None), progress)
         try:
-            self._assemble(config, worker, load_tokenizer(located.model))
+            self._assemble(config, worker, _tokenizer(config, place))
+            self.default_sampling_params = params
         except BaseException:
             worker.close()
             raise
@@ -55,6 +60,7 @@ class LLMEngine:
         self.config = config
         self.worker = worker
         self.tokenizer = tokenizer
+        self.default_sampling_params = SamplingParams()  # of requests that give none
         self.scheduler = _core.Scheduler(
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
@@ -65,6 +71,7 @@ class LLMEngine:
             policy=_core.SchedulerPolicy(
                 preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
                 long_prefill_token_threshold=config.long_prefill_token_threshold,
+                watermark=config.watermark,
             ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
@@ -181,3 +188,22 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed; make a new one")
+
+
+def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:
+    """The file or folder of a model, fetched if need be."""
+    hub = Hub(cache_dir=config.download_dir, token=config.hf_token)
+    return str(local_model(name, hub, revision=revision, without_weights=without_weights))
+
+
+def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:
+    """model: the file or folder it lies in."""
+    if config.skip_tokenizer_init:
+        return cast("Tokenizer", NoTokenizer(model))
+    if config.tokenizer is None and config.tokenizer_revision is None:
+        return load_tokenizer(model)
+    name = config.model if config.tokenizer is None else config.tokenizer
+    revision = config.tokenizer_revision
+    if revision is None and name == config.model:
+        revision = config.revision
+    return load_tokenizer(_place(config, name, revision, without_weights=True))
