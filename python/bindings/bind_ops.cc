@@ -73,20 +73,28 @@ void run_rotary_cache_write(CpuDevice& device, const py::object& qkv, const py::
 
 void run_paged_attention(CpuDevice& device, const py::object& q, const py::object& kv_cache,
                          const py::object& query_start, const py::object& context_lens, const py::object& block_tables,
-                         float scale, const py::object& out) {
-  const TensorArg q_arg(q, "q", DType::kBFloat16);
-  const TensorArg kv_cache_arg(kv_cache, "kv_cache", DType::kBFloat16);
+                         const py::object& out, float scale, float soft_cap, const py::object& alibi_slopes,
+                         std::int32_t window) {
+  const TensorArg q_arg(q, "q", {DType::kBFloat16, DType::kFloat32}, Access::kRead);
+  const TensorArg kv_cache_arg(kv_cache, "kv_cache", {DType::kBFloat16, DType::kFloat32}, Access::kRead);
   const TensorArg query_start_arg(query_start, "query_start", DType::kInt32);
   const TensorArg context_lens_arg(context_lens, "context_lens", DType::kInt32);
   const TensorArg block_tables_arg(block_tables, "block_tables", DType::kInt32);
-  const TensorArg out_arg(out, "out", DType::kBFloat16, Access::kWrite);
+  const TensorArg out_arg(out, "out", {DType::kBFloat16, DType::kFloat32}, Access::kWrite);
+  std::optional<TensorArg> slopes_arg;
+  if (!alibi_slopes.is_none()) {
+    slopes_arg.emplace(alibi_slopes, "alibi_slopes", DType::kFloat32);
+  }
   const PagedAttentionParams params{.q = q_arg.view(),
                                     .kv_cache = kv_cache_arg.view(),
                                     .query_start = query_start_arg.view(),
                                     .context_lens = context_lens_arg.view(),
                                     .block_tables = block_tables_arg.view(),
+                                    .alibi_slopes = slopes_arg ? slopes_arg->view() : TensorView{},
                                     .out = out_arg.view(),
-                                    .scale = scale};
+                                    .scale = scale,
+                                    .soft_cap = soft_cap,
+                                    .window = window};
   const py::gil_scoped_release release;
   device.ops.paged_attention(params, device.pool);
 }
@@ -120,7 +128,8 @@ void bind_ops(py::module_& m) {
   m.def("rotary_cache_write", &run_rotary_cache_write, py::arg("device"), py::arg("qkv"), py::arg("positions"),
         py::arg("slot_mapping"), py::arg("cos_sin"), py::arg("kv_cache"), py::arg("q"));
   m.def("paged_attention", &run_paged_attention, py::arg("device"), py::arg("q"), py::arg("kv_cache"),
-        py::arg("query_start"), py::arg("context_lens"), py::arg("block_tables"), py::arg("scale"), py::arg("out"));
+        py::arg("query_start"), py::arg("context_lens"), py::arg("block_tables"), py::arg("out"), py::arg("scale"),
+        py::arg("soft_cap") = 0.0F, py::arg("alibi_slopes") = py::none(), py::arg("window") = 0);
   m.def("gated_activation", &run_gated_activation, py::arg("device"), py::arg("gate_up"), py::arg("activation"),
         py::arg("out"));
   m.def("gather_rows", &run_gather_rows, py::arg("device"), py::arg("x"), py::arg("rows"), py::arg("out"));

@@ -26,7 +26,7 @@ std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts)
     views.push_back(args.back().view());
   }
   const py::gil_scoped_release release;
-  return std::make_shared<PackedLinear>(device.ops.pack_linear(views, device.pool));
+  return std::make_shared<PackedLinear>(device.ops.pack_linear(views, DType::kBFloat16, device.pool));
 }
 
 void dequantize_array(CpuDevice& device, const std::string& kind, const py::object& data, const py::object& out) {

@@ -19,8 +19,6 @@ from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
-NAN_BITS = 0x7FC0  # a quiet NaN in bfloat16
-
 
 @dataclass(frozen=True)
 class Request:
@@ -159,8 +157,8 @@ def step(engine: LLMEngine, poison: bool) -> list[RequestOutput]:
     """One engine step; before it, the free blocks' memory may be filled with NaN."""
     if poison:
         memory = engine.worker.kv_memory
-        memory.fill_blocks(engine.scheduler.free_blocks(), NAN_BITS)
-        memory.host_array[engine.scheduler.free_host_blocks()] = NAN_BITS
+        memory.fill_blocks(engine.scheduler.free_blocks(), float("nan"))
+        memory.fill_host_blocks(engine.scheduler.free_host_blocks(), float("nan"))
     outputs = engine.step()
     engine.scheduler.check_invariants()
     return outputs

@@ -23,7 +23,7 @@ TEST_CASE("a run allocates nothing") {
   const BufferId rows = graph.buffer(RowKind::kSamples, 4, DType::kFloat32);
   const BufferId h = graph.buffer(RowKind::kSamples, 4, DType::kBFloat16);
   const BufferId out = graph.buffer(RowKind::kSamples, 2, DType::kFloat32);
-  PackedLinear head(2, 4, 2 * 4 * sizeof(float), "fake");
+  PackedLinear head(2, 4, DType::kBFloat16, 2 * 4 * sizeof(float), "fake");
   graph.embedding(TensorView::dense(table.data(), DType::kBFloat16, {8, 4}), x);
   graph.gather_rows(x, rows);
   graph.rms_norm(rows, nullptr, TensorView::dense(const_cast<float*>(weight.data()), DType::kFloat32, {4}), 0.0F, h);
@@ -106,8 +106,8 @@ TEST_CASE("with the real ops a run allocates nothing once it has seen its larges
     const OpTable& ops = op_table(isa);
     testing::Weights weights(1);
     const std::vector<TensorView> parts = {weights.bfloat16(64, 32)};
-    const PackedLinear qkv_weight = ops.pack_linear(parts, pool);
-    const PackedLinear gate_up_weight = ops.pack_linear(parts, pool);
+    const PackedLinear qkv_weight = ops.pack_linear(parts, DType::kBFloat16, pool);
+    const PackedLinear gate_up_weight = ops.pack_linear(parts, DType::kBFloat16, pool);
     std::vector<BFloat16> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
     ModelGraph graph(ops, pool);
     const BufferId output = record_layer(graph, weights, qkv_weight, gate_up_weight);

@@ -43,9 +43,10 @@ class Weights {
   TensorView matrix(std::int64_t rows, std::int64_t cols) {
     return TensorView::dense(vector(rows * cols).data, DType::kFloat32, {rows, cols});
   }
-  const PackedLinear& packed(std::int64_t out_features, std::int64_t in_features, const char* isa = "fake") {
+  const PackedLinear& packed(std::int64_t out_features, std::int64_t in_features, const char* isa = "fake",
+                             DType dtype = DType::kBFloat16) {
     const std::size_t num_values = static_cast<std::size_t>(out_features * in_features);
-    PackedLinear& weight = packed_.emplace_back(out_features, in_features, num_values * sizeof(float), isa);
+    PackedLinear& weight = packed_.emplace_back(out_features, in_features, dtype, num_values * sizeof(float), isa);
     for (std::size_t i = 0; i < num_values; ++i) {
       reinterpret_cast<float*>(weight.data())[i] = value();
     }
@@ -106,7 +107,9 @@ class TwinGraph {
     const TensorView table = weights.bfloat16(kVocab, cols);
     const BufferId out = buffer(RowKind::kTokens, cols, DType::kFloat32);
     graph.embedding(table, out);
-    steps_.push_back([=, this](const Batch& b) { fake_embedding({ints(b.token_ids), table, view(out)}, pool_); });
+    steps_.push_back([=, this](const Batch& b) {
+      fake_embedding({.token_ids = ints(b.token_ids), .table = table, .out = view(out)}, pool_);
+    });
     return out;
   }
   BufferId rms_norm(BufferId x, const BufferId* residual) {
@@ -116,7 +119,12 @@ class TwinGraph {
     graph.rms_norm(x, residual, weight, 0.25F, out);
     const BufferId added = residual != nullptr ? *residual : -1;
     steps_.push_back([=, this](const Batch&) {
-      fake_rms_norm({view(x), added < 0 ? TensorView{} : view(added), weight, view(out), 0.25F}, pool_);
+      fake_rms_norm({.x = view(x),
+                     .residual = added < 0 ? TensorView{} : view(added),
+                     .weight = weight,
+                     .out = view(out),
+                     .eps = 0.25F},
+                    pool_);
     });
     return out;
   }
@@ -125,7 +133,8 @@ class TwinGraph {
     const PackedLinear& weight = weights.packed(cols, source.cols);
     const BufferId out = buffer(source.rows, cols, DType::kFloat32);
     graph.linear(x, weight, out);
-    steps_.push_back([=, this, &weight](const Batch&) { fake_linear({view(x), &weight, view(out)}, pool_); });
+    steps_.push_back(
+        [=, this, &weight](const Batch&) { fake_linear({.x = view(x), .weight = &weight, .out = view(out)}, pool_); });
     return out;
   }
   BufferId attention(BufferId qkv, std::int32_t layer, TensorView kv) {
@@ -142,9 +151,22 @@ class TwinGraph {
       const TensorView dense_q = view(q);
       const TensorView heads =
           TensorView::dense(dense_q.data, DType::kBFloat16, {dense_q.shape[0], q_cols / kHeadDim, kHeadDim});
-      fake_rotary_cache_write({view(qkv), ints(b.positions), ints(b.slot_mapping), cos_sin, part, heads}, pool_);
+      fake_rotary_cache_write({.qkv = view(qkv),
+                               .positions = ints(b.positions),
+                               .slot_mapping = ints(b.slot_mapping),
+                               .cos_sin = cos_sin,
+                               .kv_cache = part,
+                               .q = heads},
+                              pool_);
       const TensorView tables = TensorView::dense(ints(b.block_tables).data, DType::kInt32, {2, 3});
-      fake_paged_attention({heads, part, ints(b.query_start), ints(b.context_lens), tables, view(out), 0.5F}, pool_);
+      fake_paged_attention({.q = heads,
+                            .kv_cache = part,
+                            .query_start = ints(b.query_start),
+                            .context_lens = ints(b.context_lens),
+                            .block_tables = tables,
+                            .out = view(out),
+                            .scale = 0.5F},
+                           pool_);
     });
     return out;
   }

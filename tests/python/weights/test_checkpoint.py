@@ -12,9 +12,9 @@ import pytest
 from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_json, write_safetensors, write_tiny_llama
 from weights.tiny_gguf import encoded, write_tiny_gguf
 
-from fastpaged.config import ModelConfig
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.safetensors_index import INDEX_NAME
+from fastpaged.models.registry import config_from_hf
 from fastpaged.weights.checkpoint import open_checkpoint
 
 
@@ -35,7 +35,7 @@ def write_shards(folder: Path, num_files: int) -> None:
 
 def test_a_folder_gives_the_tensors_of_its_safetensors_file(folder: Path) -> None:
     checkpoint = open_checkpoint(folder)
-    assert checkpoint.config == ModelConfig.from_hf(tiny_config())
+    assert checkpoint.config == config_from_hf(tiny_config())
     weights = tiny_weights()
     assert sorted(checkpoint.tensor_names) == sorted(weights)
     for name, values in weights.items():

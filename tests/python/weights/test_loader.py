@@ -14,9 +14,10 @@ from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors,
 from weights.tiny_gguf import encoded, write_gguf, write_tiny_gguf
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.llama import Llama
+from fastpaged.models.registry import config_from_hf
 from fastpaged.weights.loader import load_model
 from fastpaged.worker.worker import Worker
 
@@ -80,7 +81,7 @@ def test_blocks_of_256_load_as_the_bfloat16_nearest_to_what_they_stand_for(kind:
     elements, num_bytes = gguf.GGML_QUANT_SIZES[ggml_kind]
     random = np.random.default_rng(5)
     stored, values = {}, {}
-    for name, shape in Llama.weight_shapes(ModelConfig.from_hf(config)).items():
+    for name, shape in Llama.weight_shapes(config_from_hf(config)).items():
         if len(shape) == 1:
             values[name] = np.ones(shape, np.float32)
             stored[name] = encoded(values[name], "F32"), "F32"

@@ -35,6 +35,20 @@ def test_the_context_is_the_models_unless_a_shorter_one_is_asked_for(model: Path
     assert Worker(settings(model, max_model_len=40)).max_model_len == 40
     with pytest.raises(InvalidRequestError, match="max_model_len must be at most 512.*, got 513"):
         Worker(settings(model, max_model_len=513))
+    assert Worker(settings(model, max_model_len=-1, num_blocks=5)).max_model_len == 80
+
+
+def test_what_cannot_fit_is_said_before_a_weight_is_loaded(model: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    with pytest.raises(InvalidRequestError, match="the KV pool must hold at least one block of 16 tokens: need"):
+        Worker(settings(model, num_blocks=None, kv_cache_memory_bytes=1), lambda *call: calls.append(call))
+    assert calls == []
+
+
+@pytest.mark.parametrize(("dtype", "element"), [("auto", np.uint16), ("bfloat16", np.uint16), ("float32", np.float32)])
+def test_the_kv_cache_is_kept_in_the_dtype_of_the_model(model: Path, dtype: str, element: type) -> None:
+    worker = Worker(settings(model, dtype=dtype, swap_space=0.001))
+    assert worker.kv_memory.array.dtype == worker.kv_memory.host_array.dtype == element
 
 
 def test_the_device_is_as_asked_for(model: Path) -> None:
