@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.cli.engine_flags import add_engine_flags, engine_args
+from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.messages import Messages
 from fastpaged.cli.profile_table import profile_table
 from fastpaged.cli.replay import Replay, replay
@@ -39,6 +39,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "throughput",
         help="tokens per second over a workload",
         description="Replay a workload, all its requests at once: greedy, end-of-sequence ignored.",
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     _add_flags(throughput)
@@ -48,6 +49,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "latency",
         help="seconds to answer a workload",
         description="Replay a workload again and again, and report how long one run takes.",
+        argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
     _add_flags(latency)
@@ -56,7 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", required=True, metavar="MODEL", help="a .gguf file, a model folder, or a hub name")
+    parser.add_argument("--model", required=True, metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--workload",
         required=True,
@@ -64,9 +66,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help='JSON: [{"prompt": [token ids], "out": number of tokens}, ...]',
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the figures to this file")
-    parser.add_argument("--profile", action="store_true", help="say where the time of a step goes")
-    add_engine_flags(parser.add_argument_group("engine"))
+    parser.add_argument("--json", type=Path, metavar="OUT", default=None, help="write the figures to this file")
+    parser.add_argument("--profile", action="store_true", default=False, help="say where the time of a step goes")
+    add_engine_options(parser)
 
 
 def run_throughput(args: argparse.Namespace) -> int:
@@ -104,12 +106,9 @@ def _engine(
     if args.json is not None and not args.json.absolute().parent.is_dir():
         raise InvalidRequestError(f"--json: {args.json} must lie in a folder that exists")
     from fastpaged.engine.step_profile import StepProfile
-    from fastpaged.llm import LLM
 
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-    with Messages(bar), LLM(args.model, progress=bar, **engine_args(args)) as llm:
-        if bar is not None:
-            bar.clear()
+    with Messages(bar), load_llm(args, bar) as llm:
         engine = llm.engine
         replay(engine, _warm_up(workload, engine.worker.model_config.vocab_size))
         profile = StepProfile() if args.profile else None
