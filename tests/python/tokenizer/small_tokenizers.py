@@ -151,7 +151,7 @@ def write_folder(folder: Path, tokenizer: tokenizers.Tokenizer, **files: Any) ->
 def trained_sentence_piece(**options: Any) -> bytes:
     """tokenizer.model, trained on the test strings; without options as Llama 2's, but small."""
     model = io.BytesIO()
-    defaults = {
+    defaults: dict[str, Any] = {
         "model_type": "bpe",
         "vocab_size": 1000,
         "byte_fallback": True,

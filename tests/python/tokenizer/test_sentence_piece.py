@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, from GGUF files and from tokenizer.model, against `sentencepiece` and an obvious model."""
+"""SentencePiece vocabularies, of GGUF files and tokenizer.model, against `sentencepiece` and an obvious model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tokenizer.strings import strings
 from fastpaged.errors import ModelFormatError
 from fastpaged.formats.gguf import GgufFile
 from fastpaged.tokenizer import Tokenizer, load_tokenizer
+from fastpaged.tokenizer.gguf_metadata import TokenizerMetadata
 from fastpaged.tokenizer.sentence_piece import PieceType, SentencePieceVocabulary
 
 LLAMA: dict[str, Any] = {}
@@ -123,12 +124,16 @@ def test_a_byte_that_is_spelled_out_is_no_byte(tmp_path: Path) -> None:
     assert tokenizer.decode([tokenizer.encode("\x01")[-1]]) == "\x01", "but one that no piece has is a byte's token"
 
 
-def test_a_files_unknown_token_counts_where_no_token_is_called_unknown(tmp_path: Path) -> None:
+def test_the_unknown_token_is_the_one_the_file_names_whatever_the_types_say(tmp_path: Path) -> None:
     model = trained("no bytes")
-    path = write_sentence_piece_gguf(tmp_path / "unknown.gguf", model)
-    kinds = [3 if kind == 2 else int(kind) for kind in GgufFile.open(path).metadata["tokenizer.ggml.token_type"]]  # type: ignore[attr-defined]
-    path = write_sentence_piece_gguf(tmp_path / "control.gguf", model, ggml__token_type=kinds)
-    assert_same(load_tokenizer(path), model, strings(24, 300))
+    with GgufFile.open(write_sentence_piece_gguf(tmp_path / "model.gguf", model)) as file:
+        types = TokenizerMetadata(file.metadata, "test").types(700).tolist()
+    assert types[:3] == [2, 3, 3]
+    texts = strings(24, 300)
+    assert any(0 in sentencepiece.SentencePieceProcessor(model_proto=model).encode(text) for text in texts)
+    for changed in ([3, *types[1:]], [3, 3, 2, *types[3:]]):
+        path = write_sentence_piece_gguf(tmp_path / "changed.gguf", model, ggml__token_type=changed)
+        assert_same(load_tokenizer(path), model, texts)
 
 
 VOCABULARY_SIZE = 1000
@@ -278,7 +283,7 @@ def test_merges_are_chosen_as_scores_choose_them() -> None:
         ).backend()
         for _ in range(25):
             text = "".join(random_.choice(pieces) for _ in range(random_.randint(0, 9)))
-            found = [token for token in backend.encode(text).tokens]
+            found = list(backend.encode(text).tokens)
             assert found == obvious_bpe(text, score_of), (text, pieces)
         num_competing += len({p for p in pieces if sum(p.startswith(q) and p[len(q) :] in pieces for q in pieces) > 1})
     assert num_competing > 500
