@@ -19,16 +19,17 @@ namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
 constexpr std::int64_t kKeyTile = kLanes;  // keys side by side in one vector of scores
 constexpr int kScoreRows = 4;              // at most, that share the keys in registers
-constexpr int kScoreSums = kLanes;         // accumulators at most: half of the registers
 
 // Elements of A in a unit.
 template <typename A>
 constexpr std::int64_t kUnit = std::is_same_v<A, BFloat16> && kHasDot ? 2 : 1;
 
-// How many vectors each of `rows` rows may accumulate in: a power of two, so that halves take up the rest.
-constexpr int side_by_side(int rows, int accumulators) {
+// How many vectors side by side each of `rows` rows is multiplied with, so that the sums, the vectors and the row's own
+// factor stay in registers; a vector for one row alone is used at once. A power of two: halves take up the rest.
+constexpr int side_by_side(int rows) {
+  constexpr int kRegisters = 2 * kLanes;
   int count = 8;
-  while (count > 1 && count * rows > accumulators) {
+  while ((rows == 1 ? count + 2 : count * (rows + 1) + 1) > kRegisters) {
     count /= 2;
   }
   return count;
@@ -109,7 +110,7 @@ static void score_tiles(const float (*queries)[kMaxHeadDim], const float* keys, 
 }
 
 // Tiles [first, end): kTiles at a time, then half as many.
-template <typename A, int kRows, int kTiles = side_by_side(kRows, kScoreSums)>
+template <typename A, int kRows, int kTiles = side_by_side(kRows)>
 static void score_rows(const float (*queries)[kMaxHeadDim], const float* keys, std::int64_t num_units,
                        std::int64_t first, std::int64_t end, float* scores) {
   for (; first + kTiles <= end; first += kTiles) {

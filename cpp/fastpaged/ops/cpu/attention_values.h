@@ -10,8 +10,7 @@
 FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-constexpr int kMixRows = 6;                      // at most, that share the values in registers
-constexpr int kMixSums = kLanes == 8 ? 12 : 24;  // accumulators at most: three quarters of the registers
+constexpr int kMixRows = 6;  // at most, that share the values in registers
 
 // Where the values of a span lie, and the weights of the rows: [row][kSpan].
 template <typename A>
@@ -59,7 +58,7 @@ static void mix_vectors(const Values<A>& values, KeyRange keys, std::int64_t d, 
 }
 
 // All of D, from d on: kParts vectors at a time, then half as many.
-template <typename A, int kRows, int kParts = side_by_side(kRows, kMixSums)>
+template <typename A, int kRows, int kParts = side_by_side(kRows)>
 static void mix_rows(const Values<A>& values, KeyRange keys, const float* weights, float* mix, std::int64_t mix_stride,
                      std::int64_t d = 0) {
   for (; d + kParts * kLanes <= values.head_dim; d += kParts * kLanes) {
