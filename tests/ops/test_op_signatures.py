@@ -20,7 +20,7 @@ torch_ops = pytest.importorskip("fastpaged.ops.torch_ops", exc_type=ModuleNotFou
 OP_TABLE = Path(__file__).resolve().parents[2] / "cpp" / "fastpaged" / "ops" / "op_table.h"
 MAX_OPS = 16
 # What an op set has beside ops: GraphOps ends its recording.
-NOT_OPS = {GraphOps: {"finalize"}}
+NOT_OPS: dict[type, set[str]] = {GraphOps: {"finalize"}}
 
 
 def ops_of(kind: type) -> dict[str, Callable[..., Any]]:
@@ -62,7 +62,8 @@ def test_every_kernel_of_the_table_can_be_called_and_recorded_by_its_name() -> N
 def test_what_the_op_set_is_lowered_to_are_the_kernels_of_the_table_and_all_of_them() -> None:
     device = _core.CpuDevice("scalar", 1)
     graph = _core.ModelGraph(device, "float32")
-    op, norm = GraphOps(graph), np.ones(8, np.float32)
+    op: Any = GraphOps(graph)
+    norm = np.ones(8, np.float32)
 
     def weight(out_features: int, in_features: int) -> _core.PackedLinear:
         return _core.PackedLinear(device, [np.ones((out_features, in_features), np.float32)], "float32")
