@@ -38,7 +38,7 @@ void run_rotary_cache_write(CpuDevice& device, const py::object& qkv, const py::
 
 void run_paged_attention(CpuDevice& device, const py::object& q, const py::object& kv_cache,
                          const py::object& query_start, const py::object& context_lens, const py::object& block_tables,
-                         float scale, const py::object& out, float soft_cap, std::int32_t window,
+                         const py::object& out, float scale, float soft_cap, std::int32_t window,
                          const py::object& alibi_slopes) {
   const TensorArg q_arg = TensorArg::activations(q, "q");
   const TensorArg kv_cache_arg = TensorArg::activations(kv_cache, "kv_cache");
@@ -68,7 +68,7 @@ void bind_attention_ops(py::module_& m) {
         py::arg("slot_mapping"), py::arg("cos_sin"), py::arg("kv_cache"), py::arg("q"), py::arg("q_norm") = py::none(),
         py::arg("k_norm") = py::none(), py::arg("norm_eps") = 0.0F);
   m.def("paged_attention", &run_paged_attention, py::arg("device"), py::arg("q"), py::arg("kv_cache"),
-        py::arg("query_start"), py::arg("context_lens"), py::arg("block_tables"), py::arg("scale"), py::arg("out"),
+        py::arg("query_start"), py::arg("context_lens"), py::arg("block_tables"), py::arg("out"), py::arg("scale"),
         py::arg("soft_cap") = 0.0F, py::arg("window") = 0, py::arg("alibi_slopes") = py::none());
 }
 
