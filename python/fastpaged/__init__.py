@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ModelFormatError,
         ModelNotFoundError,
         RequestLostError,
+        UnsupportedFeatureError,
     )
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -41,6 +42,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "UnsupportedFeatureError",
     "__version__",
 ]
 

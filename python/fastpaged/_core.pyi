@@ -241,6 +241,7 @@ class SamplingParams:
         allowed_token_ids: Sequence[int] | None = None,
         end_token_ids: Sequence[int] = (),
         bad_words: Sequence[Sequence[int]] = (),
+        num_prompt_logprobs: int | None = None,
     ) -> None:
         """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
 
@@ -255,7 +256,11 @@ class FinishReason:
     def name(self) -> str: ...
 
 class SequenceEvent:
-    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished."""
+    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
+
+    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
+        without any. An event may have no more than that.
+    """
 
     @property
     def group_id(self) -> int: ...
@@ -265,6 +270,8 @@ class SequenceEvent:
     def token_id(self) -> int | None: ...
     @property
     def sample_row(self) -> int | None: ...
+    @property
+    def score_rows(self) -> tuple[int, int] | None: ...
     @property
     def finish_reason(self) -> FinishReason | None: ...
     @property
@@ -293,6 +300,9 @@ class SchedulerOutput:
     def num_tokens(self) -> int: ...
     @property
     def num_samples(self) -> int: ...
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
 
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
@@ -356,9 +366,12 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
+        max_num_rows: int = 0,
         num_host_blocks: int = 0,
         policy: SchedulerPolicy | None = None,
-    ) -> None: ...
+    ) -> None:
+        """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
+        that fit. 0 is no limit."""
     def add(
         self,
         group_id: int,
@@ -383,10 +396,11 @@ class Scheduler:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
-        """Events of this step: first the sequences that ended while planning, then one per sampling row, less those
-        gone since. Releases the GIL."""
+        """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
+        logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
-        """update() with tokens from elsewhere, one per sampling row; None for a row whose logits held a NaN."""
+        """update() with tokens from elsewhere, one per row of logits; None for a row whose logits held a NaN. The token
+        of a row that scores the prompt is not looked at."""
     def has_unfinished(self) -> bool: ...
     @property
     def num_waiting(self) -> int: ...
@@ -433,6 +447,17 @@ class SamplerOutput:
     def ranks(self) -> npt.NDArray[np.int32]: ...
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
+    def scores(
+        self, first_row: int, num_rows: int
+    ) -> tuple[
+        npt.NDArray[np.float32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+    ]:
+        """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
+        alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...
@@ -444,6 +469,8 @@ class Sampler:
         params: Sequence[SamplingParams],
         positions: Sequence[int],
         histories: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
+        given: Sequence[int | None] | None = None,
     ) -> SamplerOutput:
-        """The same for rows of no batch: params and position of each row, and the tokens before it, prompt and output.
-        Releases the GIL."""
+        """The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, and
+        the token whose logprobs are wanted, with num_prompt_logprobs alternatives; None to sample one. Releases the
+        GIL."""

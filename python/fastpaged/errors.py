@@ -19,6 +19,10 @@ class ModelFormatError(FastpagedError, ValueError):
     """A model file is truncated, of the wrong size, or of a kind that is not supported."""
 
 
+class UnsupportedFeatureError(FastpagedError, AttributeError):
+    """Something that is known from elsewhere and not there."""
+
+
 class RequestLostError(FastpagedError, RuntimeError):
     """A request ended, but its outputs went to somebody else."""
 

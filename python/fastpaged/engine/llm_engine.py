@@ -65,6 +65,7 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=worker.max_model_len,
+            max_num_rows=config.max_num_rows,
             num_host_blocks=worker.num_host_blocks,
             policy=_core.SchedulerPolicy(
                 preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
@@ -135,6 +136,7 @@ class LLMEngine:
             min_p=params.min_p,
             seed=seed or 0,
             num_logprobs=request.num_logprobs,
+            num_prompt_logprobs=request.num_prompt_logprobs,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             repetition_penalty=params.repetition_penalty,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
 from fastpaged.config.dtypes import compute_dtype
-from fastpaged.errors import InvalidRequestError
+from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
 from fastpaged.weights.checkpoint import open_checkpoint
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from fastpaged.progress import ProgressCallback
 
 
+_MAX_HEAD_DIM = 256
+
+
 class Worker:
     """One device with its weights, its KV memory and its recorded model.
 
@@ -36,6 +39,7 @@ class Worker:
         checkpoint = open_checkpoint(config.model)
         try:
             self.model_config: ModelConfig = checkpoint.config
+            _check_head_dim(config, self.model_config)
             self._size_kv_memory(config)
             model = load_model(checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len)
         finally:
@@ -83,6 +87,14 @@ def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
         raise InvalidRequestError(str(error)) from None
 
 
+def _check_head_dim(config: EngineConfig, model: ModelConfig) -> None:
+    if model.head_dim % 16 or model.head_dim > _MAX_HEAD_DIM:
+        raise ModelFormatError(
+            f"{config.model}: head_dim must be a multiple of 16, at most {_MAX_HEAD_DIM}, for the kernels there are, "
+            f"got {model.head_dim}"
+        )
+
+
 def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: EngineConfig) -> _core.ModelGraph:
     """The forward pass as a graph, for as many tokens and samples as one step may have."""
     graph = _core.ModelGraph(device, dtype)
@@ -92,7 +104,7 @@ def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: En
         op.finalize(
             logits,
             max_num_tokens=config.max_num_batched_tokens,
-            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_num_samples=min(config.max_num_rows, config.max_num_batched_tokens),
         )
     except MemoryError:
         raise InvalidRequestError(

@@ -213,7 +213,7 @@ def test_a_plan_is_updated_once_with_a_token_per_row() -> None:
     scheduler = make_scheduler()
     scheduler.add(1, [4], make_sampling(), 3, [])
     plan = scheduler.schedule()
-    with pytest.raises(ValueError, match="tokens must have one entry per sampling sequence: the plan has 1, got 2"):
+    with pytest.raises(ValueError, match="tokens must have one entry per row of logits: the plan has 1, got 2"):
         scheduler.update_tokens(plan, [1, 2])
     assert len(scheduler.update_tokens(plan, [1])) == 1
     with pytest.raises(ValueError, match="plan must be the last one and not updated yet"):
