@@ -58,7 +58,5 @@ def test_bad_arguments_are_named(device: _core.CpuDevice) -> None:
     x = np.zeros((1, 4), np.float32)
     with pytest.raises(ValueError, match="activation must be one of 'silu', 'gelu', 'gelu_tanh', 'relu', got 'tanh'"):
         run(device, x, "tanh")
-    with pytest.raises(
-        ValueError, match=r"activation: out must be bfloat16 or float32 \[T=1, F=4\], got float32"
-    ):
+    with pytest.raises(ValueError, match=r"activation: out must be bfloat16 or float32 \[T=1, F=4\], got float32"):
         _core.activation(device, x, "relu", np.zeros((1, 5), np.float32))
