@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models.plain_llama import plain_logits
 from sampling.sampler_model import log_softmax, order_of
-from tiny_model import tiny_config, tiny_weights, write_tiny_llama
+from tiny_model import tiny_llama_config, tiny_weights, write_tiny_llama
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.outputs import Logprob, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
@@ -296,8 +296,41 @@ def test_no_mix_changes_a_bit_of_them(mix: str, model: Path, scored_alone: list[
         assert first_difference(scored_alone, run(variant, scored_requests())) is None, mode
 
 
-def test_they_are_close_to_those_of_a_plain_float32_forward(model: Path) -> None:
-    """Of the prompt and of the answer; with the whole vocabulary, so that all of it is compared."""
+def check_reference(tokens: list[int], entries: list[dict[int, Logprob]]) -> None:
+    """Of each token but the first."""
+    logits = plain_logits(tiny_llama_config(), tiny_weights(seed=3), tokens)
+    assert len(entries) == len(tokens) - 1
+    for token_id, entry, row in zip(tokens[1:], entries, logits, strict=False):
+        assert next(iter(entry)) == token_id
+        expected = log_softmax(row)
+        for other, logprob in entry.items():
+            assert logprob.logprob == pytest.approx(expected[other], abs=1e-3)
+            certainly_better = int((expected > expected[other] + 2e-3).sum())
+            perhaps_better = int((expected > expected[other] - 2e-3).sum())
+            assert certainly_better < logprob.rank <= perhaps_better
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_in_every_mix_they_are_those_of_a_plain_float32_forward(mix: str, model: Path) -> None:
+    """Of prompts and of answers, chosen greedily or by a seed."""
+    engine = LLMEngine(tiny_engine_config(model, dtype="float32", **MIXES[mix]))
+    for i, request in enumerate(scored_requests()):
+        params = replace(request.params, frequency_penalty=0.0, repetition_penalty=1.0, logprobs=i % 3)
+        engine.add_request(str(i), list(request.prompt), params)
+    num_compared = 0
+    for output in finish(engine):
+        if output.finished and output.prompt_logprobs is not None:
+            answers = output.outputs[0].logprobs
+            assert answers is not None
+            entries = [entry for entry in output.prompt_logprobs if entry is not None] + answers
+            check_reference(output.prompt_token_ids + output.outputs[0].token_ids, entries)
+            num_compared += len(entries)
+    engine.close()
+    assert num_compared > 500
+
+
+def test_they_are_close_to_those_of_a_plain_float32_forward_in_bfloat16_too(model: Path) -> None:
+    """With the whole vocabulary, so that all of it is compared."""
     rng = np.random.default_rng(23)
     prompt = [int(token) for token in rng.integers(0, 300, 90)]
     engine = LLMEngine(tiny_engine_config(model, max_num_seqs=2, long_prefill_token_threshold=7))
@@ -313,7 +346,7 @@ def test_they_are_close_to_those_of_a_plain_float32_forward(model: Path) -> None
     assert completion.logprobs is not None
     entries = [entry for entry in output.prompt_logprobs if entry is not None] + completion.logprobs
     tokens = prompt + completion.token_ids
-    logits = plain_logits(ModelConfig.from_hf(tiny_config()), tiny_weights(seed=3), tokens)
+    logits = plain_logits(tiny_llama_config(), tiny_weights(seed=3), tokens)
     assert len(entries) == len(tokens) - 1
     got = np.array([[entry[token].logprob for token in range(300)] for entry in entries])
     expected = np.array([log_softmax(row) for row in logits[:-1]])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_model import tiny_config, write_json, write_safetensors, write_tiny_llama
 
-from fastpaged.config import ModelConfig
+from fastpaged.config.keys import Keys
 from fastpaged.models.llama import Llama
 
 VOCAB_SIZE = 49_152
@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = tiny_config(tied=True) | {"vocab_size": VOCAB_SIZE, "max_position_embeddings": NUM_TOKENS + 10}
     write_json(path / "config.json", config)
     random = np.random.default_rng(1)
-    shapes = Llama.weight_shapes(ModelConfig.from_hf(config))
+    shapes = Llama.weight_shapes(Llama.config_from_hf(Keys("config.json", config)))
     weights = {name: random.standard_normal(shape, np.float32) / np.float32(8) for name, shape in shapes.items()}
     write_safetensors(path / "model.safetensors", weights)
     return path
