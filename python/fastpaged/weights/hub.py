@@ -25,12 +25,10 @@ _SMALL_NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "added_tokens.json",
     "chat_template.jinja",
 )
+# What a tokenizer is built from where there is no tokenizer.json.
+_OLDER_TOKENIZER_NAMES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")
 _NO_FILE = "/"  # a pattern that no file's name matches
 _TIMEOUT_S = 10.0
 _MAX_NAMES_SHOWN = 12
@@ -63,7 +61,8 @@ class Hub:
         weights = choose_weights(repository, names, gguf)
         if weights not in _SAFETENSORS_NAMES:
             return self._download(repository, [weights]) / weights
-        small = [name for name in _SMALL_NAMES if name in names] + [name for name in (weights,) if name == INDEX_NAME]
+        wanted = _SMALL_NAMES if "tokenizer.json" in names else _SMALL_NAMES + _OLDER_TOKENIZER_NAMES
+        small = [name for name in wanted if name in names] + [name for name in (weights,) if name == INDEX_NAME]
         folder = self._download(repository, small)
         read_config(folder)
         commit = folder.name  # the weights must be of the same one, whatever is pushed meanwhile
