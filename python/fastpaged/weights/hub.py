@@ -27,6 +27,8 @@ _SMALL_NAMES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+# What a tokenizer is built from where there is no tokenizer.json.
+_OLDER_TOKENIZER_NAMES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")
 _NO_FILE = "/"  # a pattern that no file's name matches
 _TIMEOUT_S = 10.0
 _MAX_NAMES_SHOWN = 12
@@ -71,7 +73,8 @@ class Hub:
         weights = choose_weights(repository, names, gguf)
         if weights not in _SAFETENSORS_NAMES:
             return self._download(repository, [weights], revision=revision) / weights
-        small = [name for name in _SMALL_NAMES if name in names] + [name for name in (weights,) if name == INDEX_NAME]
+        wanted = _SMALL_NAMES if "tokenizer.json" in names else _SMALL_NAMES + _OLDER_TOKENIZER_NAMES
+        small = [name for name in wanted if name in names] + [name for name in (weights,) if name == INDEX_NAME]
         folder = self._download(repository, small, revision=revision)
         read_config(folder, overrides)
         commit = folder.name  # the weights must be of the same one, whatever is pushed meanwhile
@@ -83,14 +86,16 @@ class Hub:
         Where the hub does not answer, what was fetched before is taken. Raises any error of huggingface_hub.
         """
         try:
-            return self._download(repository, _SMALL_NAMES, revision=revision)
+            folder = self._download(repository, _SMALL_NAMES, revision=revision)
+            if not (folder / "tokenizer.json").exists():
+                self._download(repository, _OLDER_TOKENIZER_NAMES, revision=folder.name)
         except Exception as error:
             try:
                 folder = self._download(repository, _SMALL_NAMES, revision=revision, local_files_only=True)
             except Exception:
                 raise error from None
             _tell_of_old(repository, error)
-            return folder
+        return folder
 
     def _fetched_before(self, repository: str, gguf: str | None, revision: str | None, error: Exception) -> Path:
         """Raises `error`, why nothing newer can be had, where no whole model is there."""
