@@ -83,19 +83,12 @@ class Hub:
     def fetch_small(self, repository: str, *, revision: str | None = None) -> Path:
         """The folder of the newest commit, with what may lie beside the weights and is read: configs and tokenizer.
 
-        Where the hub does not answer, what was fetched before is taken. Raises any error of huggingface_hub.
+        Where the hub does not answer, huggingface_hub takes what was fetched before. Raises any error of its own.
         """
-        try:
-            folder = self._download(repository, _SMALL_NAMES, revision=revision)
-            if not (folder / "tokenizer.json").exists():
-                self._download(repository, _OLDER_TOKENIZER_NAMES, revision=folder.name)
-        except Exception as error:
-            try:
-                folder = self._download(repository, _SMALL_NAMES, revision=revision, local_files_only=True)
-            except Exception:
-                raise error from None
-            _tell_of_old(repository, error)
-        return folder
+        folder = self._download(repository, _SMALL_NAMES, revision=revision)
+        if (folder / "tokenizer.json").exists():
+            return folder
+        return self._download(repository, _OLDER_TOKENIZER_NAMES, revision=folder.name)
 
     def _fetched_before(self, repository: str, gguf: str | None, revision: str | None, error: Exception) -> Path:
         """Raises `error`, why nothing newer can be had, where no whole model is there."""
@@ -108,7 +101,9 @@ class Hub:
             raise error from None
         if not whole:
             raise error
-        _tell_of_old(repository, error)
+        logging.getLogger(__name__).warning(
+            "%s: taking what was fetched before, for the hub could not be asked: %s", repository, summary(error)
+        )
         return folder if weights in _SAFETENSORS_NAMES else folder / weights
 
     def _download(
@@ -134,12 +129,6 @@ class Hub:
                 local_files_only=local_files_only,
             )
         )
-
-
-def _tell_of_old(repository: str, error: Exception) -> None:
-    logging.getLogger(__name__).warning(
-        "%s: taking what was fetched before, for the hub could not be asked: %s", repository, summary(error)
-    )
 
 
 def _weight_files(folder: Path, weights: str) -> list[str]:

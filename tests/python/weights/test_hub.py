@@ -113,18 +113,17 @@ def test_a_revision_is_fetched_beside_the_main_branch_and_found_again_without_th
 
 
 def test_what_lies_beside_the_weights_may_be_fetched_alone(
-    repositories: dict[str, dict[str, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
     with running(FakeHub(repositories)) as server:
         hub = Hub(server.endpoint, str(tmp_path))
         folder = hub.fetch_small("org/sharded")
         assert sorted(server.fetched) == [name for name in ONE_FILE if name != "model.safetensors"]
         server.fetched.clear()
-        assert hub.fetch_small("org/pickles").name == REVISION  # it has none of an older tokenizer's files
-        assert server.fetched == ["config.json"]
-    with caplog.at_level(logging.WARNING, "fastpaged"):
-        assert hub.fetch_small("org/sharded") == folder
-    assert "org/sharded: taking what was fetched before" in caplog.text
+        older = hub.fetch_small("org/older")
+        assert (older / "tokenizer.model").exists() and not (older / "tokenizer.json").exists()
+        assert "model.safetensors" not in server.fetched
+    assert hub.fetch_small("org/sharded") == folder
     with pytest.raises(Exception, match="(?i)refused"):
         hub.fetch_small("org/tiny")
 
