@@ -47,12 +47,6 @@ def isa(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture(params=["bfloat16", "float32"])
-def dtype(request: pytest.FixtureRequest) -> Dtype:
-    name: Dtype = request.param
-    return name
-
-
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim", "block_size", "rule"), SHAPES)
 def test_attention_is_softmax_attention_over_a_mixed_batch(
     device: _core.CpuDevice,
