@@ -17,14 +17,24 @@ import pytest
 
 CPP = Path(__file__).parents[2] / "cpp"
 SOURCES = sorted((CPP / "fastpaged" / "ops" / "cpu").glob("*.cc"))
-KERNELS = {"linear.cc", "paged_attention.cc", "rms_norm.cc", "linear_amx.cc", "linear_amx_emulated.cc"}
+# What holds no arithmetic on vectors.
+PLAIN = {"attention_work.cc", "vector_table.cc", "weight_panels.cc"}
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or "g++"
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels for x86-64 only")
 
 
+def compilations() -> list[tuple[Path, str]]:
+    """Each source with the instruction sets it is compiled for: those of vectors, or "" for its own."""
+    return [
+        (source, isa)
+        for source in SOURCES
+        for isa in (("avx2", "avx512") if "FASTPAGED_VECTOR_ISA" in source.read_text() else ("",))
+    ]
+
+
 def functions(object_file: Path) -> dict[str, list[str]]:
-    """Symbol to the mnemonics of its code."""
+    """Symbol to the instructions of its code."""
     listing = subprocess.run(
         ["objdump", "-d", "--no-show-raw-insn", object_file], check=True, capture_output=True, text=True
     ).stdout
@@ -33,7 +43,7 @@ def functions(object_file: Path) -> dict[str, list[str]]:
     for line in listing.splitlines():
         if label := re.fullmatch(r"[0-9a-f]+ <(.+)>:", line):
             code = found.setdefault(label[1], [])
-        elif instruction := re.match(r"\s+[0-9a-f]+:\t(\S+)", line):
+        elif instruction := re.match(r"\s+[0-9a-f]+:\t(.+)", line):
             code.append(instruction[1])
     return found
 
@@ -43,19 +53,31 @@ def weak_symbols(object_file: Path) -> set[str]:
     return {line.split()[-1] for line in listing.splitlines() if line.split()[-2] in "wWvVu"}
 
 
-def beyond_baseline(mnemonic: str) -> bool:
+def beyond_baseline(instruction: str) -> bool:
     """AVX and later start with v (as vzeroupper does), AVX-512 masks with k, AMX with ldtile, tile and tdp."""
-    return mnemonic.startswith(("v", "k", "tile", "tdp", "ldtile", "sttile")) and mnemonic not in ("verr", "verw")
+    return instruction.startswith(("v", "k", "tile", "tdp", "ldtile", "sttile")) and not instruction.startswith("ver")
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_no_shared_function_holds_instructions_beyond_the_baseline(source: Path, tmp_path: Path) -> None:
+def beyond_avx2(instruction: str) -> bool:
+    """Registers that only AVX-512 has."""
+    return re.search(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])|%k[0-7]", instruction) is not None
+
+
+@pytest.mark.parametrize(("source", "isa"), compilations(), ids=lambda part: getattr(part, "name", part))
+def test_no_shared_function_holds_instructions_beyond_the_baseline(source: Path, isa: str, tmp_path: Path) -> None:
     object_file = tmp_path / "kernel.o"
     command = [COMPILER, "-std=c++20", "-O2", "-fPIC", "-ffp-contract=off", f"-I{CPP}", "-c", str(source)]
+    if isa:
+        command.append(f"-DFASTPAGED_VECTOR_ISA={isa}")
     subprocess.run([*command, "-o", str(object_file)], check=True)
     code = functions(object_file)
-    weak = weak_symbols(object_file)
-    if source.name in KERNELS:
-        assert any(beyond_baseline(mnemonic) for mnemonics in code.values() for mnemonic in mnemonics)
-    leaked = {name for name in weak & code.keys() if any(beyond_baseline(mnemonic) for mnemonic in code[name])}
+    everything = [instruction for instructions in code.values() for instruction in instructions]
+    assert any(map(beyond_baseline, everything)) == (source.name not in PLAIN)
+    leaked = {name for name in weak_symbols(object_file) & code.keys() if any(map(beyond_baseline, code[name]))}
     assert not leaked
+    assert isa != "avx2" or not any(map(beyond_avx2, everything))
+
+
+def test_every_kernel_of_vectors_is_compiled_for_each_instruction_set() -> None:
+    sources = {isa: {source.stem for source, of in compilations() if of == isa} for isa in ("avx2", "avx512")}
+    assert sources["avx2"] == sources["avx512"] >= {"linear", "paged_attention", "rms_norm", "rotary_cache_write"}

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Bits = npt.NDArray[np.uint16]
 Floats = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]  # of either activation dtype
 
 NAN_BITS = np.uint16(0x7FC0)
 

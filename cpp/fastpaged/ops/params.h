@@ -16,31 +16,31 @@ class Workspace;
 
 // out[t] = table[token_ids[t]] * scale, + position_table[positions[t]] if given
 struct EmbeddingParams {
-  TensorView token_ids;       // [T] int32, in vocabulary (checked at the door)
-  TensorView positions;       // [T] int32; read with a position_table only
-  TensorView table;           // [vocab, H] A
-  TensorView position_table;  // [max_positions, H] float32, or empty()
-  TensorView out;             // [T, H] float32
+  TensorView token_ids;         // [T] int32, in vocabulary (checked at the door)
+  TensorView positions{};       // [T] int32; read with a position_table only
+  TensorView table;             // [vocab, H] A
+  TensorView position_table{};  // [max_positions, H] float32, or empty()
+  TensorView out;               // [T, H] float32
   float scale = 1.0F;
 };
 
 // x += residual (if given), then out = x / sqrt(mean(x^2) + eps) * weight
 struct RmsNormParams {
-  TensorView x;         // [T, H] float32, updated in place when there is a residual
-  TensorView residual;  // [T, H] float32, or empty()
-  TensorView weight;    // [H] float32
-  TensorView out;       // [T, H] bfloat16 or float32
+  TensorView x;           // [T, H] float32, updated in place when there is a residual
+  TensorView residual{};  // [T, H] float32, or empty()
+  TensorView weight;      // [H] float32
+  TensorView out;         // [T, H] bfloat16 or float32
   float eps = 0.0F;
 };
 
 // x += residual (if given), then out = (x - mean(x)) / sqrt(variance(x) + eps) * weight, + bias if given.
 // The variance is that of the differences from the mean: two passes, so that a large mean costs no digits.
 struct LayerNormParams {
-  TensorView x;         // [T, H] float32, updated in place when there is a residual
-  TensorView residual;  // [T, H] float32, or empty()
-  TensorView weight;    // [H] float32
-  TensorView bias;      // [H] float32, or empty()
-  TensorView out;       // [T, H] bfloat16 or float32
+  TensorView x;           // [T, H] float32, updated in place when there is a residual
+  TensorView residual{};  // [T, H] float32, or empty()
+  TensorView weight;      // [H] float32
+  TensorView bias{};      // [H] float32, or empty()
+  TensorView out;         // [T, H] bfloat16 or float32
   float eps = 0.0F;
 };
 
@@ -48,7 +48,7 @@ struct LayerNormParams {
 struct LinearParams {
   TensorView x;                          // [M, K] A, the dtype the weight was packed in
   const PackedLinear* weight = nullptr;  // [N, K], packed for the op table that runs it
-  TensorView bias;                       // [N] float32, or empty()
+  TensorView bias{};                     // [N] float32, or empty()
   TensorView out;                        // [M, N] float32
 };
 
@@ -56,11 +56,11 @@ struct LinearParams {
 // (if given; halves paired: i with i + rotary / 2; the rest passes). Writes k and v to their slots, hands q on.
 struct RotaryCacheWriteParams {
   TensorView qkv;           // [T, (Hq + 2 Hkv) * D] float32: all q heads, then k, then v
-  TensorView positions;     // [T] int32
+  TensorView positions{};   // [T] int32; read with cos_sin only
   TensorView slot_mapping;  // [T] int32: block * block_size + offset
-  TensorView cos_sin;       // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
-  TensorView q_norm;        // [D] float32, or empty()
-  TensorView k_norm;        // [D] float32, or empty(); both or none
+  TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
+  TensorView q_norm{};      // [D] float32, or empty()
+  TensorView k_norm{};      // [D] float32, or empty(); both or none
   TensorView kv_cache;      // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view
   TensorView q;             // [T, Hq, D] A, out
   float norm_eps = 0.0F;    // of q_norm and k_norm
@@ -72,13 +72,13 @@ struct RotaryCacheWriteParams {
 // Score of a key: s = q . k * scale; s = soft_cap * tanh(s / soft_cap), with a cap; s += alibi_slopes[head] *
 // (key position - query position), with slopes.
 struct PagedAttentionParams {
-  TensorView q;             // [T, Hq, D] A
-  TensorView kv_cache;      // as above
-  TensorView query_start;   // [S + 1] int32
-  TensorView context_lens;  // [S] int32
-  TensorView block_tables;  // [S, max_blocks] int32
-  TensorView alibi_slopes;  // [Hq] float32, or empty()
-  TensorView out;           // [T, Hq * D] A
+  TensorView q;               // [T, Hq, D] A
+  TensorView kv_cache;        // as above
+  TensorView query_start;     // [S + 1] int32
+  TensorView context_lens;    // [S] int32
+  TensorView block_tables;    // [S, max_blocks] int32
+  TensorView alibi_slopes{};  // [Hq] float32, or empty()
+  TensorView out;             // [T, Hq * D] A
   float scale = 1.0F;
   float soft_cap = 0.0F;    // 0: none
   std::int32_t window = 0;  // 0: none

@@ -1,5 +1,5 @@
-// What every op table checks before it computes: ranks, shapes, dtypes, and the indices an op follows.
-// Each throws std::invalid_argument naming op and field. Nothing is checked again further in.
+// What every op table checks before it computes: ranks, shapes, dtypes, and the indices an op follows, the
+// numbers it computes with. Each throws std::invalid_argument naming op and field. Nothing is checked again further in.
 #pragma once
 
 #include "fastpaged/ops/params.h"
@@ -11,10 +11,14 @@ constexpr std::int64_t kMaxBlockSize = 256;
 
 void validate(const EmbeddingParams& params);
 void validate(const RmsNormParams& params);
+void validate(const LayerNormParams& params);
 void validate(const LinearParams& params, const char* isa);  // isa: of the table that runs it
 void validate(const RotaryCacheWriteParams& params);
 void validate(const PagedAttentionParams& params);
+void validate(const ActivationParams& params);
 void validate(const GatedActivationParams& params);
+void validate(const SoftCapParams& params);
+void validate(const AddParams& params);
 void validate(const GatherRowsParams& params);
 
 }  // namespace fastpaged

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastpaged.config.engine_config import EngineConfig
+from fastpaged.config.dtypes import DType
+from fastpaged.config.engine_args import EngineArgs
+from fastpaged.config.engine_config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES, EngineConfig
 from fastpaged.config.model_config import ModelConfig
 
-__all__ = ["EngineConfig", "ModelConfig"]
+__all__ = ["DTYPES", "LOAD_FORMATS", "PREEMPTION_MODES", "DType", "EngineArgs", "EngineConfig", "ModelConfig"]

@@ -16,18 +16,18 @@ using testing::num_allocations;
 
 TEST_CASE("a run allocates nothing") {
   ThreadPool pool(1);
-  ModelGraph graph(testing::fake_ops(), pool);
+  ModelGraph graph(testing::fake_ops(), pool, DType::kBFloat16);
   std::vector<BFloat16> table(8 * 4);
   const std::vector<float> weight(4, 1.0F);
   const BufferId x = graph.buffer(RowKind::kTokens, 4, DType::kFloat32);
   const BufferId rows = graph.buffer(RowKind::kSamples, 4, DType::kFloat32);
   const BufferId h = graph.buffer(RowKind::kSamples, 4, DType::kBFloat16);
   const BufferId out = graph.buffer(RowKind::kSamples, 2, DType::kFloat32);
-  PackedLinear head(2, 4, 2 * 4 * sizeof(float), "fake");
-  graph.embedding(TensorView::dense(table.data(), DType::kBFloat16, {8, 4}), x);
+  PackedLinear head(2, 4, DType::kBFloat16, 2 * 4 * sizeof(float), "fake");
+  graph.embedding(TensorView::dense(table.data(), DType::kBFloat16, {8, 4}), {}, 1.0F, x);
   graph.gather_rows(x, rows);
   graph.rms_norm(rows, nullptr, TensorView::dense(const_cast<float*>(weight.data()), DType::kFloat32, {4}), 0.0F, h);
-  graph.linear(h, head, out);
+  graph.linear(h, head, {}, out);
   graph.finalize(out, 16, 16);
 
   const std::vector<std::int32_t> token_ids = {1, 2, 7};
@@ -50,21 +50,21 @@ constexpr std::int64_t kRealBlocks = 130;
 BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& qkv_weight,
                       const PackedLinear& gate_up_weight) {
   const BufferId x = graph.buffer(RowKind::kTokens, 32, DType::kFloat32);
-  graph.embedding(weights.bfloat16(testing::kVocab, 32), x);
+  graph.embedding(weights.bfloat16(testing::kVocab, 32), {}, 1.0F, x);
   const BufferId h = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
   graph.rms_norm(x, nullptr, weights.vector(32), 1e-5F, h);
   const BufferId qkv = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(h, qkv_weight, qkv);
+  graph.linear(h, qkv_weight, {}, qkv);
   const BufferId q = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.rotary_cache_write(qkv, weights.matrix(2048, kRealHeadDim), 0, q);
+  graph.rotary_cache_write(qkv, 0, 1, kRealHeadDim, {.cos_sin = weights.matrix(2048, kRealHeadDim)}, q);
   const BufferId attended = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.paged_attention(q, 0, 0.25F, attended);
+  graph.paged_attention(q, 0, {.scale = 0.25F}, attended);
   const BufferId gate_up = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(attended, gate_up_weight, gate_up);
+  graph.linear(attended, gate_up_weight, {}, gate_up);
   const BufferId gated = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
   graph.gated_activation(gate_up, Activation::kSilu, gated);
   const BufferId out = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(gated, gate_up_weight, out);
+  graph.linear(gated, gate_up_weight, {}, out);
   const BufferId rows = graph.buffer(RowKind::kSamples, 64, DType::kFloat32);
   graph.gather_rows(out, rows);
   return rows;
@@ -106,10 +106,10 @@ TEST_CASE("with the real ops a run allocates nothing once it has seen its larges
     const OpTable& ops = op_table(isa);
     testing::Weights weights(1);
     const std::vector<TensorView> parts = {weights.bfloat16(64, 32)};
-    const PackedLinear qkv_weight = ops.pack_linear(parts, pool);
-    const PackedLinear gate_up_weight = ops.pack_linear(parts, pool);
+    const PackedLinear qkv_weight = ops.pack_linear(parts, DType::kBFloat16, pool);
+    const PackedLinear gate_up_weight = ops.pack_linear(parts, DType::kBFloat16, pool);
     std::vector<BFloat16> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
-    ModelGraph graph(ops, pool);
+    ModelGraph graph(ops, pool, DType::kBFloat16);
     const BufferId output = record_layer(graph, weights, qkv_weight, gate_up_weight);
     graph.finalize(output, 512, 4);
     graph.bind_kv_cache(

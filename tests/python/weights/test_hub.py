@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
-from weights.fake_hub import FakeHub, files_of, running
+from weights.fake_hub import REVISION, TAGGED, FakeHub, files_of, running
 
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.safetensors_index import INDEX_NAME
@@ -95,6 +95,46 @@ def test_what_was_fetched_is_not_fetched_again(hub: Hub, server: FakeHub) -> Non
     num_fetched = len(server.fetched)
     assert hub.fetch("org/sharded") == folder
     assert len(server.fetched) == num_fetched
+
+
+def test_a_revision_is_fetched_beside_the_main_branch_and_found_again_without_the_hub(
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    tagged = {"org/tiny": repositories["org/tiny"] | {"generation_config.json": b"{}"}}
+    with running(FakeHub(repositories, tagged=tagged)) as server:
+        hub = Hub(server.endpoint, str(tmp_path))
+        main, old = hub.fetch("org/tiny"), hub.fetch("org/tiny", revision="v1")
+        assert hub.fetch("org/tiny", revision=TAGGED) == old
+    assert (main.name, old.name) == (REVISION, TAGGED)
+    assert (old / "generation_config.json").read_bytes() == b"{}" != (main / "generation_config.json").read_bytes()
+    assert (hub.fetch("org/tiny"), hub.fetch("org/tiny", revision="v1")) == (main, old)
+    with pytest.raises(Exception, match="(?i)refused"):
+        hub.fetch("org/tiny", revision="v2")
+
+
+def test_what_lies_beside_the_weights_may_be_fetched_alone(
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(FakeHub(repositories)) as server:
+        hub = Hub(server.endpoint, str(tmp_path))
+        folder = hub.fetch_small("org/sharded")
+        assert sorted(server.fetched) == [name for name in ONE_FILE if name != "model.safetensors"]
+    with caplog.at_level(logging.WARNING, "fastpaged"):
+        assert hub.fetch_small("org/sharded") == folder
+    with pytest.raises(Exception, match="(?i)refused"):
+        hub.fetch_small("org/tiny")
+
+
+@pytest.mark.parametrize(("token", "sent"), [("hf_abc", {"Bearer hf_abc"}), (False, {None})])
+def test_a_token_is_sent_or_none_at_all(
+    token: str | bool, sent: set[str | None], server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_environment")
+    hub = Hub(server.endpoint, str(tmp_path / "cache"), token)
+    hub.fetch("org/tiny")
+    assert server.tokens == sent
+    assert "hf_abc" not in repr(hub)
 
 
 def test_a_gguf_file_is_fetched_alone_and_by_name_where_there_are_several(hub: Hub, server: FakeHub) -> None:
