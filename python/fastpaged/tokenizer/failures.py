@@ -20,8 +20,6 @@ def library_failures(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModelFormatError:
-        raise
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise ModelFormatError(f"{what}{error}") from None
