@@ -315,7 +315,9 @@ def test_in_every_mix_they_are_those_of_a_plain_float32_forward(mix: str, model:
     """Of prompts and of answers, chosen greedily or by a seed."""
     engine = LLMEngine(tiny_engine_config(model, dtype="float32", **MIXES[mix]))
     for i, request in enumerate(scored_requests()):
-        params = replace(request.params, frequency_penalty=0.0, repetition_penalty=1.0, logprobs=i % 3)
+        params = replace(
+            request.params, frequency_penalty=0.0, repetition_penalty=1.0, logprobs=i % 3, prompt_logprobs=i % 4
+        )
         engine.add_request(str(i), list(request.prompt), params)
     num_compared = 0
     for output in finish(engine):
