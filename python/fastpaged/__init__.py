@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.llm_engine import LLMEngine
     from fastpaged.errors import (
+        EngineBusyError,
         EngineClosedError,
+        EngineDeadError,
         FastpagedError,
         InvalidRequestError,
         ModelFormatError,
         ModelNotFoundError,
         RequestLostError,
+        StepFailedError,
         UnsupportedFeatureError,
     )
     from fastpaged.llm import LLM
@@ -27,10 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
+    "AsyncLLMEngine",
     "CompletionOutput",
     "EngineArgs",
+    "EngineBusyError",
     "EngineClosedError",
     "EngineConfig",
+    "EngineDeadError",
     "FastpagedError",
     "InvalidRequestError",
     "LLMEngine",
@@ -42,6 +51,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StepFailedError",
     "UnsupportedFeatureError",
     "__version__",
 ]
@@ -54,6 +64,8 @@ def _home(name: str) -> str:
             return "fastpaged._core"
         case "LLM":
             return "fastpaged.llm"
+        case "AsyncLLM" | "AsyncLLMEngine":
+            return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
         case "EngineArgs" | "EngineConfig":
@@ -69,7 +81,7 @@ def _home(name: str) -> str:
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'fastpaged' has no attribute {name!r}")
-    value: object = getattr(import_module(_home(name)), name)
+    value: object = getattr(import_module(_home(name)), "AsyncLLMEngine" if name == "AsyncLLM" else name)
     globals()[name] = value
     return value
 

@@ -109,7 +109,7 @@ def test_a_decode_step_far_into_the_context_reads_its_window_alone(
     q, query_start, out = tail.q[512:513], np.array([0, 1], np.int32), np.zeros((1, 64), tail.q.dtype)
     slopes = rule.slopes(2)
     _core.paged_attention(
-        device, q, cache, query_start, context_lens, tables, out, scale=32**-0.5, alibi_slopes=slopes, window=512
+        device, q, cache, query_start, context_lens, tables, 32**-0.5, out, alibi_slopes=slopes, window=512
     )
     assert_close(out, softmax_attention(Chunk(tail, 512, 513), rule))
 

@@ -63,8 +63,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
             continue
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or not all(parts):
-            raise ModelFormatError(
-                f"{path}: line {number}: expected two tokens with a space between, found {line!r:.80}"
-            )
+            expected = "expected two tokens with a space between"
+            raise ModelFormatError(f"{path}: line {number}: {expected}, found {line[:80]!r}")
         merges.append((parts[0], parts[1]))
     return merges

@@ -86,8 +86,9 @@ def _from_sentence_piece(folder: Path) -> TokenizerDefinition:
     eos = model.eos_token_id if named_eos is None else named_eos
     adds_bos, adds_eos = config.flag("add_bos_token", default=True), config.flag("add_eos_token", default=False)
     frame_with(backend, bos if adds_bos else None, eos if adds_eos else None)
-    named = {"bos_token": bos, "eos_token": eos}
-    texts = {name: backend.id_to_token(token_id) for name, token_id in named.items() if token_id is not None}
+    pieces = model.vocabulary.pieces
+    named = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_id}
+    texts = {name: pieces[token_id] for name, token_id in named.items() if token_id is not None}
     return _definition(folder, config, backend, source=str(file), bos=bos, eos=eos, texts=texts)
 
 

@@ -2,10 +2,10 @@
 
 SentencePiece keeps a score for every piece and merges, again and again, the two neighbours whose union scores highest,
 the leftmost of equals. The library keeps a list of merges and takes the first listed. Both choose alike if the list is
-written in the order of falling scores, for BPE as SentencePiece trains it: no two pieces score alike, and a piece scores
-below its parts. Then all merges within a stretch of text that becomes one piece come before the one that makes it, in
-an order that does not depend on the text around. So the last two parts are always the same two, and of the several
-lines in the list that would make that piece only one is ever used: their order among themselves is nothing.
+in the order of falling scores, for BPE as SentencePiece trains it: no two pieces score alike, and a piece scores below
+its parts. Then all merges within a stretch of text that becomes one piece come before the one that makes it, in an
+order that does not depend on the text around. So the last two parts are always the same two, and of the several lines
+of the list that would make that piece only one is ever used: their order among themselves is nothing.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class SentencePieceVocabulary:
         normalized = not (self.adds_space or self.trims_spaces or self.character_map)
         backend.add_tokens([self._token(i, special=False, normalized=normalized) for i in defined if self._texts[i]])
 
-    def _token(self, token_id: int, *, special: bool, normalized: bool) -> AddedToken:
+    def _token(self, token_id: np.intp, *, special: bool, normalized: bool) -> AddedToken:
         return AddedToken(self._texts[token_id], special=special, normalized=normalized)
 
     def _ids(self, kind: PieceType) -> npt.NDArray[np.intp]:

@@ -35,6 +35,7 @@ class TokenizerConfig:
         self.named = {name: self.text_of(name, token) for name, token in named.items() if token is not None}
 
     def named_id(self, name: str, backend: tokenizers.Tokenizer) -> int | None:
+        """The id of "bos_token", say; None where the file names none, or one that the vocabulary lacks."""
         return backend.token_to_id(self.named[name]) if name in self.named else None
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -92,6 +93,7 @@ class TokenizerConfig:
         return {f"{token_id}": {"content": text, "special": text in special} for text, token_id in tokens}
 
     def special_texts(self) -> list[str]:
+        """Every token that is called special, by name or in a list."""
         texts = list(self.named.values())
         for key in _MORE_TOKENS:
             more = self.content.get(key) or []
@@ -120,12 +122,14 @@ class TokenizerConfig:
         return templates
 
     def text_of(self, what: str, token: object) -> str:
+        """The text of a token, which is a string or an object with its content. Raises ModelFormatError."""
         text = token.get("content") if isinstance(token, dict) else token
         if not isinstance(text, str) or not text or not _is_utf8(text):
             raise self.error(what, "a token: a string, or an object with its content", f"{token!r:.80}")
         return text
 
     def error(self, what: str, expected: str, found: object) -> ModelFormatError:
+        """To be raised."""
         return ModelFormatError(f"{self.path}: {what}: expected {expected}, found {found}")
 
 

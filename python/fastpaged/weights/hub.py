@@ -25,6 +25,10 @@ _SMALL_NAMES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "added_tokens.json",
     "chat_template.jinja",
 )
 _NO_FILE = "/"  # a pattern that no file's name matches

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
 from fastpaged.config.dtypes import compute_dtype
-from fastpaged.errors import InvalidRequestError
+from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
 from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from fastpaged.progress import ProgressCallback
 
 
+_MAX_HEAD_DIM = 256
+
+
 class Worker:
     """One device with its weights, its KV memory and its recorded model.
 
@@ -38,6 +41,7 @@ class Worker:
         checkpoint = _open(config)
         try:
             self.model_config: ModelConfig = checkpoint.config
+            _check_head_dim(config, self.model_config)
             self._size_kv_memory(config)
             model = load_model(checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len)
         finally:
@@ -89,6 +93,14 @@ def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
         return _core.CpuDevice(_core.default_isa() if config.isa is None else config.isa, num_threads)
     except ValueError as error:  # names isa or FASTPAGED_ISA, and what is supported
         raise InvalidRequestError(str(error)) from None
+
+
+def _check_head_dim(config: EngineConfig, model: ModelConfig) -> None:
+    if model.head_dim % 16 or model.head_dim > _MAX_HEAD_DIM:
+        raise ModelFormatError(
+            f"{config.model}: head_dim must be a multiple of 16, at most {_MAX_HEAD_DIM}, for the kernels there are, "
+            f"got {model.head_dim}"
+        )
 
 
 def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: EngineConfig) -> _core.ModelGraph:

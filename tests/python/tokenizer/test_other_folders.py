@@ -84,7 +84,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {  # file, content, message
     "an id that is a text": ("vocab.json", '{"a": "0"}', r"vocab\.json: 'a': expected a token id, found '0'"),
     "an id below none": ("vocab.json", '{"a": -1}', r"vocab\.json: 'a': expected a token id, found -1"),
     "an id twice": ("vocab.json", '{"a": 0, "b": 0}', "an id of its own for every token"),
-    "a merge of one token": ("merges.txt", "#version: 0.2\nĠt", r"merges\.txt: line 2: expected two tokens .* found 'Ġt'"),
+    "a merge of one token": (
+        "merges.txt",
+        "#version: 0.2\nĠt",
+        r"merges\.txt: line 2: expected two tokens .* found 'Ġt'",
+    ),
     "a merge of three tokens": ("merges.txt", "a b c", r"merges\.txt: line 1: expected two tokens"),
     "a merge into no token": ("merges.txt", "! Ġ", r"merges\.txt: expected pairs of tokens whose union is a token"),
     "a space before Qwen2's text": (
@@ -92,7 +96,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {  # file, content, message
         '{"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true}',
         "add_prefix_space: expected false where text is cut as qwen2, found true",
     ),
-    "a flag that is a number": ("tokenizer_config.json", '{"add_bos_token": 1}', "add_bos_token: expected true or false"),
+    "a flag that is a number": (
+        "tokenizer_config.json",
+        '{"add_bos_token": 1}',
+        "add_bos_token: expected true or false",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""How text is cut before BPE, by the names of GGUF files; the cuts were taken by hand from the families' definitions."""
+"""How text is cut before BPE, by the names of GGUF files, against cuts made by hand from the families' definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies, from GGUF files and from tokenizer.model, against `sentencepiece` and an obvious model."""
+"""SentencePiece vocabularies, of GGUF files and tokenizer.model, against `sentencepiece` and an obvious model."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tokenizer.strings import strings
 from fastpaged.errors import ModelFormatError
 from fastpaged.formats.gguf import GgufFile
 from fastpaged.tokenizer import Tokenizer, load_tokenizer
+from fastpaged.tokenizer.gguf_metadata import TokenizerMetadata
 from fastpaged.tokenizer.sentence_piece import PieceType, SentencePieceVocabulary
 
 LLAMA: dict[str, Any] = {}
@@ -123,12 +124,16 @@ def test_a_byte_that_is_spelled_out_is_no_byte(tmp_path: Path) -> None:
     assert tokenizer.decode([tokenizer.encode("\x01")[-1]]) == "\x01", "but one that no piece has is a byte's token"
 
 
-def test_a_files_unknown_token_counts_where_no_token_is_called_unknown(tmp_path: Path) -> None:
+def test_the_unknown_token_is_the_one_the_file_names_whatever_the_types_say(tmp_path: Path) -> None:
     model = trained("no bytes")
-    path = write_sentence_piece_gguf(tmp_path / "unknown.gguf", model)
-    kinds = [3 if kind == 2 else int(kind) for kind in GgufFile.open(path).metadata["tokenizer.ggml.token_type"]]  # type: ignore[attr-defined]
-    path = write_sentence_piece_gguf(tmp_path / "control.gguf", model, ggml__token_type=kinds)
-    assert_same(load_tokenizer(path), model, strings(24, 300))
+    with GgufFile.open(write_sentence_piece_gguf(tmp_path / "model.gguf", model)) as file:
+        types = TokenizerMetadata(file.metadata, "test").types(700).tolist()
+    assert types[:3] == [2, 3, 3]
+    texts = strings(24, 300)
+    assert any(0 in sentencepiece.SentencePieceProcessor(model_proto=model).encode(text) for text in texts)
+    for changed in ([3, *types[1:]], [3, 3, 2, *types[3:]]):
+        path = write_sentence_piece_gguf(tmp_path / "changed.gguf", model, ggml__token_type=changed)
+        assert_same(load_tokenizer(path), model, texts)
 
 
 VOCABULARY_SIZE = 1000
@@ -141,7 +146,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "too few scores": ({"ggml__scores": [1.0, 2.0]}, "scores: expected 1000 floats, one a token, found 2 of float"),
     "a space that is a number": ({"ggml__add_space_prefix": 1}, "add_space_prefix: expected a value of type bool"),
-    "rules that are floats": ({"ggml__precompiled_charsmap": [0.5]}, "charsmap: expected an array of bytes, found one of"),
+    "rules that are floats": (
+        {"ggml__precompiled_charsmap": [0.5]},
+        "charsmap: expected an array of bytes, found one of",
+    ),
     "rules that are none": (
         {"ggml__precompiled_charsmap": b"\1\2\3"},
         "expected a SentencePiece vocabulary, found",
@@ -182,7 +190,9 @@ def test_tokens_added_to_tokenizer_model_follow_its_own(tmp_path: Path, file: st
     (tmp_path / "tokenizer.model").write_bytes(trained("Llama"))
     decoder = {"1000": {"content": "<|end|>", "special": True}, "1001": {"content": "<think>", "special": False}}
     older = {"<|end|>": 1000, "<think>": 1001}
-    config = {"added_tokens_decoder": decoder} if file == "tokenizer_config" else {"additional_special_tokens": ["<|end|>"]}
+    config = (
+        {"added_tokens_decoder": decoder} if file == "tokenizer_config" else {"additional_special_tokens": ["<|end|>"]}
+    )
     write_json(tmp_path / "tokenizer_config.json", config)
     write_json(tmp_path / "added_tokens.json", older if file == "added_tokens" else {"<never>": 1000})
     tokenizer = load_tokenizer(tmp_path)
@@ -213,7 +223,9 @@ def test_a_damaged_model_gives_a_tokenizer_or_a_format_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     content = bytearray(trained("Gemma"))
-    places = st.one_of(st.integers(1, 200), st.integers(len(content) - 300, len(content) - 1), st.integers(1, len(content) - 1))
+    places = st.one_of(
+        st.integers(1, 200), st.integers(len(content) - 300, len(content) - 1), st.integers(1, len(content) - 1)
+    )
     for position, byte in data.draw(st.dictionaries(places, st.integers(0, 255), min_size=1)).items():
         content[position] = byte
     cut = data.draw(st.one_of(st.none(), st.integers(1, len(content))))
@@ -271,7 +283,7 @@ def test_merges_are_chosen_as_scores_choose_them() -> None:
         ).backend()
         for _ in range(25):
             text = "".join(random_.choice(pieces) for _ in range(random_.randint(0, 9)))
-            found = [token for token in backend.encode(text).tokens]
+            found = list(backend.encode(text).tokens)
             assert found == obvious_bpe(text, score_of), (text, pieces)
         num_competing += len({p for p in pieces if sum(p.startswith(q) and p[len(q) :] in pieces for q in pieces) > 1})
     assert num_competing > 500
