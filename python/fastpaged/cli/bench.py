@@ -119,7 +119,9 @@ def _engine(
 
 def _warm_up(workload: Sequence[WorkloadRequest], vocab_size: int) -> list[WorkloadRequest]:
     return [
-        WorkloadRequest([(token_id * 7 + 11) % vocab_size for token_id in r.prompt], min(r.num_output_tokens, _WARM_UP_TOKENS))
+        WorkloadRequest(
+            [(token_id * 7 + 11) % vocab_size for token_id in r.prompt], min(r.num_output_tokens, _WARM_UP_TOKENS)
+        )
         for r in workload[:_WARM_UP_REQUESTS]
     ]
 

@@ -51,7 +51,10 @@ def replay(
 
     Raises InvalidRequestError for a request that does not fit the model; the engine is then as it was before.
     """
-    params = [SamplingParams(temperature=0, max_tokens=r.num_output_tokens, ignore_eos=True, detokenize=False) for r in workload]
+    params = [
+        SamplingParams(temperature=0, max_tokens=r.num_output_tokens, ignore_eos=True, detokenize=False)
+        for r in workload
+    ]
     requests = [
         engine.prepare(f"replay-{index}", request.prompt, request_params)
         for index, (request, request_params) in enumerate(zip(workload, params, strict=True))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import reprlib
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastpaged.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
