@@ -532,4 +532,4 @@ def test_a_mailbox_keeps_one_output_of_those_that_hold_everything() -> None:
 def some_output(count: int) -> RequestOutput:
     metrics = RequestMetrics(count, 0, 0.0, 0.0, None, None, None, None)
     completion = CompletionOutput(0, "", [], None, None, None, None, None)
-    return RequestOutput("a", None, [1], [completion], False, metrics)
+    return RequestOutput("a", None, [1], None, [completion], False, metrics)
