@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
+    from fastpaged.config import EngineArgs, EngineConfig
+    from fastpaged.config import EngineArgs as AsyncEngineArgs
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
-    from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.llm_engine import LLMEngine
     from fastpaged.errors import (
         EngineBusyError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
     "CompletionOutput",
@@ -56,6 +58,8 @@ __all__ = [
     "__version__",
 ]
 
+_OTHER_NAMES = {"AsyncLLM": "AsyncLLMEngine", "AsyncEngineArgs": "EngineArgs"}
+
 
 def _home(name: str) -> str:
     """The module a public name lives in."""
@@ -64,7 +68,7 @@ def _home(name: str) -> str:
             return "fastpaged._core"
         case "LLM":
             return "fastpaged.llm"
-        case "AsyncLLM" | "AsyncLLMEngine":
+        case "AsyncLLMEngine":
             return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
@@ -81,7 +85,8 @@ def _home(name: str) -> str:
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'fastpaged' has no attribute {name!r}")
-    value: object = getattr(import_module(_home(name)), "AsyncLLMEngine" if name == "AsyncLLM" else name)
+    real_name = _OTHER_NAMES.get(name, name)
+    value: object = getattr(import_module(_home(real_name)), real_name)
     globals()[name] = value
     return value
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from op_arrays import Dtype
 
 from fastpaged import _core
 
@@ -22,6 +23,13 @@ def device(isa: str) -> _core.CpuDevice:
 @pytest.fixture
 def one_thread(isa: str) -> _core.CpuDevice:
     return _core.CpuDevice(isa, 1)
+
+
+@pytest.fixture(params=["bfloat16", "float32"])
+def dtype(request: pytest.FixtureRequest) -> Dtype:
+    """Of activations, linear weights and the KV cache."""
+    name: Dtype = request.param
+    return name
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from op_arrays import assert_same_bits
+from op_arrays import Dtype, assert_same_bits
 from op_cases.cases import CASES, Case
-from op_cases.numpy_ops import Dtype
 from op_cases.run import Backend, KernelBackend, NumpyBackend, Rows, chunked, in_one_step, run
 from op_cases.weights import NAN_TOKEN, VOCAB_SIZE
 
@@ -17,7 +16,6 @@ from fastpaged import _core
 
 # Of float32 sums; and in bfloat16 of a rounding, or of two where a value lies near the middle between two of bfloat16.
 TOLERANCE: dict[Dtype, float] = {"float32": 5e-5, "bfloat16": 2.0**-7}
-DTYPES: tuple[Dtype, ...] = ("bfloat16", "float32")
 
 
 def kernel_cases() -> list[tuple[str, str]]:
@@ -27,7 +25,6 @@ def kernel_cases() -> list[tuple[str, str]]:
 
 
 every_kernel = pytest.mark.parametrize(("isa", "case"), kernel_cases())
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def sequences_of(case: Case) -> list[list[int]]:
@@ -59,13 +56,11 @@ def assert_close(got: list[Rows], want: list[Rows], dtype: Dtype) -> None:
 
 
 @every_kernel
-@every_dtype
 def test_a_case_is_what_float64_makes_of_it(isa: str, case: str, dtype: Dtype) -> None:
     assert_close(with_kernels(isa, case, dtype), in_float64(case, dtype), dtype)
 
 
 @every_kernel
-@every_dtype
 def test_the_bits_of_a_row_do_not_depend_on_company_cuts_blocks_or_threads(isa: str, case: str, dtype: Dtype) -> None:
     expected, sequences = with_kernels(isa, case, dtype), sequences_of(CASES[case])
 
@@ -85,7 +80,6 @@ def test_the_bits_of_a_row_do_not_depend_on_company_cuts_blocks_or_threads(isa: 
 
 
 @pytest.mark.parametrize("case", CASES)
-@every_dtype
 def test_torch_makes_the_same_of_a_case(case: str, dtype: Dtype) -> None:
     torch_backend = pytest.importorskip("op_cases.torch_backend", exc_type=ModuleNotFoundError)
     torch_backend.torch.set_num_threads(1)  # more are slower with matrices as small as these

@@ -1,4 +1,7 @@
-"""The case list of op_cases with TorchOps: near float64 in both dtypes, whole and in chunks."""
+"""TorchOps: chunks, blocks and company change nothing of a case; what does not fit is refused by name.
+
+That it computes the cases at all is seen in test_op_cases.py.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
-from models.step_arrays import Chunk, StepArrays
+from models.step_arrays import Chunk
+from op_arrays import Dtype
 from op_cases.cases import CASES, Case
-from op_cases.numpy_ops import Dtype
-from op_cases.run import NumpyBackend, Rows, chunked, in_one_step, run
-from op_cases.weights import NAN_TOKEN, VOCAB_SIZE, CaseWeights
+from op_cases.run import chunked, in_one_step, run
+from op_cases.torch_backend import TorchBackend
+from op_cases.weights import NAN_TOKEN, VOCAB_SIZE
 
 from fastpaged.ops.torch_batch import TorchBatch
 from fastpaged.ops.torch_ops import TorchOps
 
-# Of float32 sums; and in bfloat16 of a rounding, or of two where a value lies near the middle between two of bfloat16.
-TOLERANCE: dict[Dtype, float] = {"float32": 5e-5, "bfloat16": 2.0**-7}
+# Of float32 sums in another order; in bfloat16 of the rounding that such a difference may tip.
+TOLERANCE: dict[Dtype, float] = {"float32": 2e-5, "bfloat16": 2.0**-7}
 
 
 @pytest.fixture(autouse=True)
@@ -34,62 +37,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-class TorchCaseWeights(CaseWeights):
-    """As TorchOps takes them."""
-
-    def _as_floats(self, values: npt.NDArray[np.float32]) -> Any:
-        return torch.from_numpy(values)
-
-    def _as_table(self, values: npt.NDArray[np.float32]) -> Any:
-        return torch.from_numpy(values).to(getattr(torch, self.dtype))
-
-    def _as_linear(self, values: npt.NDArray[np.float32]) -> Any:
-        return self._as_table(values)
-
-
-class TorchBackend:
-    def __init__(self, dtype: Dtype) -> None:
-        self.dtype: Dtype = dtype
-
-    def weights(self, case: str) -> CaseWeights:
-        return TorchCaseWeights(case, self.dtype)
-
-    def cache(self, shape: tuple[int, ...]) -> Any:
-        return torch.full(shape, torch.nan, dtype=getattr(torch, self.dtype))
-
-    def ops(self, step: StepArrays, cache: Any) -> TorchOps:
-        return TorchOps(TorchBatch.of(step), cache)
-
-
 @pytest.fixture(params=["bfloat16", "float32"])
 def dtype(request: pytest.FixtureRequest) -> Dtype:
     name: Dtype = request.param
     return name
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest) -> Case:
-    return CASES[request.param]
-
-
-def assert_close(got: list[Rows], want: list[Rows], tolerance: float) -> None:
-    for got_rows, want_rows in zip(got, want, strict=True):
-        excess = np.abs(got_rows - want_rows) - tolerance * (1.0 + np.abs(want_rows))
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.kv], ids=lambda case: case.name)
+def test_chunks_blocks_and_company_of_nan_change_nothing_but_the_last_digits(case: Case, dtype: Dtype) -> None:
+    rng = np.random.default_rng(7)
+    sequences = [[int(token) for token in rng.integers(0, VOCAB_SIZE, length)] for length in (3, 287, 21)]
+    want = run(case, TorchBackend(dtype), sequences, in_one_step(sequences))
+    company = [*sequences, [NAN_TOKEN] * 9]
+    got = run(case, TorchBackend(dtype), company, chunked(company, lambda i: (1, 60, 8, 5)[i]), block_size=5)
+    for got_rows, want_rows in zip(got[:3], want, strict=True):
+        excess = np.abs(got_rows - want_rows) - TOLERANCE[dtype] * (1.0 + np.abs(want_rows))
         assert excess.max() <= 0, f"off by {excess.max():.3g} more than allowed"  # not so for NaN
 
 
-def test_a_case_is_what_float64_makes_of_it_whole_in_chunks_and_beside_nan(case: Case, dtype: Dtype) -> None:
-    rng = np.random.default_rng(7)
-    lengths = (3, 287, 21) if case.kv else (1, 25, 6)
-    sequences = [[int(token) for token in rng.integers(0, VOCAB_SIZE, length)] for length in lengths]
-    want = run(case, NumpyBackend(dtype), sequences, in_one_step(sequences))
-    assert_close(run(case, TorchBackend(dtype), sequences, in_one_step(sequences)), want, TOLERANCE[dtype])
-    steps = chunked(sequences, lambda i: (1, 60, 8)[i])
-    assert_close(run(case, TorchBackend(dtype), sequences, steps, block_size=5), want, TOLERANCE[dtype])
-    company = [[NAN_TOKEN] * 9, *sequences]
-    assert_close(run(case, TorchBackend(dtype), company, in_one_step(company))[1:], want, TOLERANCE[dtype])
-
-
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
 def test_a_step_of_no_rows_is_none_of_anything(case: Case, dtype: Dtype) -> None:
     rows = run(case, TorchBackend(dtype), [[5, 9], [1]], [[Chunk(0, 0, 2), Chunk(1, 0, 0)]])
     assert len(rows[0]) == 2 and len(rows[1]) == 0

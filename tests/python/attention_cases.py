@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from op_arrays import NAN_BITS, Array, assert_bfloat16_close, random_floats, to_bfloat16, to_float
+from op_arrays import Array, Doubles, Dtype, assert_bfloat16_close, nan_like, random_array, values_of
 
 from fastpaged import _core
-
-Dtype = Literal["bfloat16", "float32"]
-Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -64,19 +60,9 @@ def random_sequence(
     """loudness: a factor of q and k."""
 
     def array(heads: int, scale: float) -> Array:
-        floats = random_floats(rng, length, heads, head_dim, scale=scale)
-        return to_bfloat16(floats) if dtype == "bfloat16" else floats
+        return random_array(rng, dtype, length, heads, head_dim, scale=scale)
 
     return Sequence(array(num_heads, 2.0 * loudness), array(num_kv_heads, 2.0 * loudness), array(num_kv_heads, 1.0))
-
-
-def values_of(array: Array) -> Doubles:
-    return (to_float(array) if array.dtype == np.uint16 else array).astype(np.float64)
-
-
-def nan_like(array: Array, shape: tuple[int, ...]) -> Array:
-    """NaN throughout, in the dtype of `array`."""
-    return np.full(shape, NAN_BITS if array.dtype == np.uint16 else np.nan, array.dtype)
 
 
 def attend(
@@ -107,8 +93,8 @@ def attend(
         query_start,
         context_lens,
         tables,
-        head_dim**-0.5,
         out,
+        head_dim**-0.5,
         soft_cap=rule.soft_cap,
         alibi_slopes=rule.slopes(q.shape[1]),
         window=rule.window,

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from tiny_model import write_tiny_llama
 
-from fastpaged import LLM, EngineArgs, InvalidRequestError, ModelFormatError, ModelNotFoundError, SamplingParams
+from fastpaged import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    EngineArgs,
+    InvalidRequestError,
+    ModelFormatError,
+    ModelNotFoundError,
+    SamplingParams,
+)
 
 SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 16, "max_num_batched_tokens": 64}
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -144,6 +153,16 @@ def test_a_default_of_the_file_that_is_out_of_range_names_the_file(model: Path) 
 def test_an_llm_is_made_of_engine_args(tiny_llama: Path) -> None:
     with LLM.from_engine_args(EngineArgs(str(tiny_llama), **SMALL, seed=3)) as llm:
         assert llm.engine.config.seed == 3
+
+
+def test_the_async_engine_is_made_of_engine_args_too(tiny_llama: Path) -> None:
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(tiny_llama), **SMALL))
+    try:
+        assert engine.is_running
+    finally:
+        engine.shutdown()
+    with pytest.raises(InvalidRequestError, match="tensor_parallel_size must be 1"):
+        AsyncLLM.from_engine_args(AsyncEngineArgs(str(tiny_llama), tensor_parallel_size=2))
 
 
 def test_a_watermark_leaves_room_when_a_request_is_let_in(tiny_llama: Path) -> None:

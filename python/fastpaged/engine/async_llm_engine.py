@@ -17,7 +17,7 @@ from fastpaged.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
-    from fastpaged.config import EngineConfig
+    from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.errors import EngineDeadError
     from fastpaged.outputs import RequestOutput
@@ -41,9 +41,9 @@ class AsyncLLMEngine:
         self._start(LLMEngine(config, progress=progress))
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineConfig, *, progress: ProgressCallback | None = None) -> AsyncLLMEngine:
-        """The constructor under its other name."""
-        return cls(engine_args, progress=progress)
+    def from_engine_args(cls, engine_args: EngineArgs, *, progress: ProgressCallback | None = None) -> AsyncLLMEngine:
+        """With the arguments that these hold, as LLM(...) takes them."""
+        return cls(engine_args.engine_config(), progress=progress)
 
     @classmethod
     def with_engine(cls, engine: LLMEngine) -> AsyncLLMEngine:

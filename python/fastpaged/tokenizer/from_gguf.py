@@ -89,7 +89,7 @@ def _sentence_piece(keys: TokenizerMetadata) -> TokenizerDefinition:
 
 def _types_with_one_unknown(keys: TokenizerMetadata, num_tokens: int) -> npt.NDArray[np.integer[Any]]:
     """Converters have called the unknown token a control token, and the padding of the vocabulary unknown tokens."""
-    types = keys.types(num_tokens).copy()
+    types = np.array(keys.types(num_tokens))
     called_unknown = np.flatnonzero(types == PieceType.UNKNOWN)
     default = int(called_unknown[0]) if len(called_unknown) else _SENTENCE_PIECE_IDS["unknown"]
     types[called_unknown] = PieceType.UNUSED

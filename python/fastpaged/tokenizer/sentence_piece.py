@@ -63,6 +63,7 @@ class SentencePieceVocabulary:
 
     def backend(self) -> tokenizers.Tokenizer:
         """The pipeline. Raises ModelFormatError."""
+        self._check()
         with library_failures(f"{self.source}: expected a SentencePiece vocabulary, found "):
             backend = tokenizers.Tokenizer(self._unigram() if self.is_unigram else self._bpe())
             backend.normalizer = self._normalizer()
@@ -76,10 +77,12 @@ class SentencePieceVocabulary:
         texts = list(self.pieces)
         for token_id in self._ids(PieceType.USER_DEFINED):
             texts[token_id] = texts[token_id].replace(_SPACE, " ")
-        if len(set(texts)) != len(texts):
-            twice = next(text for text, count in Counter(texts).items() if count > 1)
-            raise ModelFormatError(f"{self.source}: pieces: expected every one once, found {twice[:80]!r} twice")
         return texts
+
+    def _check(self) -> None:
+        if len(set(self._texts)) != len(self._texts):
+            twice = next(text for text, count in Counter(self._texts).items() if count > 1)
+            raise ModelFormatError(f"{self.source}: pieces: expected every one once, found {twice[:80]!r} twice")
 
     def _bpe(self) -> models.BPE:
         texts, unknown = self._texts, self._unknown()

@@ -8,12 +8,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from models.step_arrays import StepArrays
-from op_arrays import to_bfloat16, to_float
+from op_arrays import Dtype, to_bfloat16, to_float
 
 from fastpaged.ops.op_set import ActivationKind, HeadNorm, Precision
 
 Array = npt.NDArray[np.float64]
-Dtype = Literal["bfloat16", "float32"]
 
 
 def rounded(x: npt.NDArray[Any], dtype: Dtype) -> Array:

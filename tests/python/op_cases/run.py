@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from models.step_arrays import Chunk, StepArrays, block_tables, step_arrays
+from op_arrays import Dtype
 
 from fastpaged import _core
 from fastpaged.ops.op_set import OpSet
 from op_cases.cases import Case
 from op_cases.kernel_ops import KernelOps
-from op_cases.numpy_ops import Dtype, NumpyOps
+from op_cases.numpy_ops import NumpyOps
 from op_cases.weights import CaseWeights, KernelWeights
 
 Rows = npt.NDArray[Any]  # [positions, columns] of one sequence

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from models.step_arrays import StepArrays
+from op_arrays import Dtype
 
 from fastpaged.ops.op_set import OpSet
 from fastpaged.ops.torch_batch import TorchBatch
 from fastpaged.ops.torch_ops import TorchOps
-from op_cases.numpy_ops import Dtype
 from op_cases.weights import CaseWeights
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from op_arrays import to_bfloat16
+from op_arrays import Dtype, to_bfloat16
 
 from fastpaged import _core
-from op_cases.numpy_ops import Dtype, rounded
+from op_cases.numpy_ops import rounded
 
 if TYPE_CHECKING:
     from fastpaged.ops.op_set import OpSet

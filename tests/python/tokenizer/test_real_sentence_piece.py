@@ -16,11 +16,11 @@ from fastpaged.tokenizer import load_tokenizer
 from fastpaged.tokenizer.gguf_metadata import TokenizerMetadata
 
 
-def real_files() -> list[Path]:
-    return [Path(path) for path in os.environ.get("FASTPAGED_TEST_SPM_GGUF", "").split(os.pathsep) if path]
+def real_files() -> list[Path | None]:
+    return [Path(path) for path in os.environ.get("FASTPAGED_TEST_SPM_GGUF", "").split(os.pathsep) if path] or [None]
 
 
-@pytest.fixture(scope="module", params=real_files() or [None], ids=lambda path: path.name if path else "none")
+@pytest.fixture(scope="module", params=real_files(), ids=lambda path: path.name if path else "none")
 def gguf(request: pytest.FixtureRequest) -> Path:
     if request.param is None:
         pytest.skip("FASTPAGED_TEST_SPM_GGUF: expected paths of GGUF files with SentencePiece vocabularies, found none")
