@@ -21,7 +21,12 @@ def merge_deltas(outputs: Sequence[RequestOutput]) -> RequestOutput:
     for output in outputs:
         for completion in output.outputs:
             by_index.setdefault(completion.index, []).append(completion)
-    return replace(last, outputs=[_joined(by_index[index]) for index in sorted(by_index)])
+    shown = (output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None)
+    return replace(
+        last,
+        prompt_logprobs=next(shown, None),  # one of the deltas has them, or none
+        outputs=[_joined(by_index[index]) for index in sorted(by_index)],
+    )
 
 
 def _joined(deltas: list[CompletionOutput]) -> CompletionOutput:

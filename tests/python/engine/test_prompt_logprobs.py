@@ -19,6 +19,7 @@ from tiny_model import tiny_llama_config, tiny_weights, write_tiny_llama
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.merge_outputs import merge_deltas
 from fastpaged.outputs import Logprob, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
@@ -93,6 +94,16 @@ def test_deltas_bring_them_once_with_the_first_token_and_other_kinds_always() ->
         lengths = [None if output.prompt_logprobs is None else len(output.prompt_logprobs) for output in outputs]
         assert lengths == expected, kind
         assert outputs[0].outputs[0].token_ids, "no output comes before a token"
+
+
+def test_deltas_that_are_read_late_bring_them_all_the_same() -> None:
+    engine = toy_engine()
+    prompt = [65, 70, 99]
+    engine.add_request("r", prompt, replace(GREEDY, prompt_logprobs=2, output_kind=RequestOutputKind.DELTA))
+    outputs = finish(engine)
+    assert len(outputs) == 4
+    check_toy(prompt, 2, merge_deltas(outputs).prompt_logprobs)
+    assert merge_deltas(outputs[1:]).prompt_logprobs is None
 
 
 def test_a_nan_in_the_prompt_fails_that_request_alone() -> None:
