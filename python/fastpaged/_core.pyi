@@ -173,6 +173,11 @@ class ModelGraph:
     def check_invariants(self) -> None: ...
     @property
     def dtype(self) -> str: ...
+    def time_ops(self) -> None:
+        """From now on every run counts its ops and their time."""
+    @property
+    def op_times(self) -> dict[str, tuple[int, float]]:
+        """{op: (calls, seconds)} since time_ops(); empty before it."""
     @property
     def arena_bytes(self) -> int: ...
     @property

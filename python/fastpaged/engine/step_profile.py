@@ -37,6 +37,7 @@ class StepProfile:
     def attach(self, engine: LLMEngine) -> None:
         """REQUIRES: no profile is attached to this engine yet."""
         self._graph = engine.worker.graph
+        self._graph.time_ops()
         for phase, (path, method) in _PHASES.items():
             owner, name = _owner(engine, path)
             part = getattr(owner, name)
@@ -54,13 +55,12 @@ class StepProfile:
             return outputs
 
         engine.step = timed_step  # type: ignore[method-assign]
-        self._graph.profile = True
 
     def as_dict(self) -> dict[str, Any]:
         """num_steps, total_seconds, {phase: seconds}, and of "forward" {op: {"calls": n, "seconds": s}}."""
         phases = dict(self.seconds)
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
-        ops = {op: {"calls": calls, "seconds": seconds} for op, (calls, seconds) in self._graph.op_times().items()}
+        ops = {op: {"calls": calls, "seconds": seconds} for op, (calls, seconds) in self._graph.op_times.items()}
         return {"num_steps": self.num_steps, "total_seconds": self.total_seconds, "phases": phases, "ops": ops}
 
     def _clock(self, phase: str) -> Callable[[float], None]:
