@@ -177,3 +177,19 @@ def test_a_watermark_leaves_room_when_a_request_is_let_in(tiny_llama: Path) -> N
             while llm.engine.has_unfinished_requests():
                 llm.engine.step()
     assert scheduled[0] < scheduled[1]
+
+
+def test_the_log_says_where_the_time_of_the_start_went(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="fastpaged"), LLM(str(tiny_llama), isa="scalar", num_threads=1, num_blocks=8):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "fastpaged.start_up"]
+    assert "(llama, bfloat16, scalar, 1 threads, 8 KV blocks of 16 tokens) is ready after" in line
+    phases = [part.rsplit(" ", 2)[0] for part in line.split(" s: ")[1].split(", ")]
+    assert phases == [
+        "finding the model",
+        "opening the model",
+        "loading weights",
+        "mapping KV memory",
+        "recording the graph",
+        "making the tokenizer",
+    ]

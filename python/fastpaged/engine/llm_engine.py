@@ -16,6 +16,7 @@ from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.errors import EngineClosedError, InvalidRequestError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
+from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
 from fastpaged.weights.hub import Hub
 from fastpaged.weights.local_model import local_model
@@ -39,12 +40,20 @@ class LLMEngine:
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
-        place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
-        params = default_params(config, place)
-        worker = Worker(replace(config, model=place, revision=None), progress)
+        start_up = StartUp()
+        with start_up.phase("finding the model"):
+            place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
+            params = default_params(config, place)
+        worker = Worker(replace(config, model=place, revision=None), progress, start_up)
         try:
-            self._assemble(config, worker, _tokenizer(config, place))
+            with start_up.phase("making the tokenizer"):
+                tokenizer = _tokenizer(config, place)
+            self._assemble(config, worker, tokenizer)
             self.default_sampling_params = params
+            start_up.log(
+                f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+            )
         except BaseException:
             worker.close()
             raise
