@@ -309,8 +309,8 @@ class SchedulerStats:
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
-    device, host: writable, C-contiguous, the block as the first axis, with the same bytes per block. Not looked at if
-    the plan has no copies.
+    device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
+    looked at if the plan has no copies.
     """
 
 # ---- scheduler (bind_scheduler.cc)

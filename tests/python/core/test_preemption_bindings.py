@@ -353,14 +353,15 @@ def forking_plan() -> SchedulerOutput:
     return scheduler.schedule()
 
 
-def test_copies_move_whole_blocks_between_the_tiers() -> None:
-    device, host = two_tiers()
-    before = device.copy()
-    assert copy_blocks(swapping_plan(), device, host) == 6 * 12
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_copies_move_whole_blocks_between_the_tiers(dtype: type[np.uint16] | type[np.float32]) -> None:
+    device, host = (array.astype(dtype) for array in two_tiers())
+    before, block_bytes = device.copy(), device[0].nbytes
+    assert copy_blocks(swapping_plan(), device, host) == 6 * block_bytes
     np.testing.assert_array_equal(host[:3], before[:3])
     assert (host[3:] == 9999).all()
     np.testing.assert_array_equal(device, before)
-    assert copy_blocks(forking_plan(), device, host) == 12
+    assert copy_blocks(forking_plan(), device, host) == block_bytes
     before[2] = before[1]
     np.testing.assert_array_equal(device, before)
 
