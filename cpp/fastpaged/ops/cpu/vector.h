@@ -5,8 +5,8 @@
 //
 //   kIsaName                           name of the op table
 //   Floats                             kLanes float32
-//   load(from, count), store(to, x, count)    the first `count` lanes (all from kLanes on), of float32 or bfloat16;
-//                                      the others are zero, or left alone in memory. bfloat16 is rounded to the
+//   load(from, count), store(to, x, count)    the first `count` lanes (none below 1, all from kLanes on), of float32
+//                                      or bfloat16; the others are zero, or left alone in memory. bfloat16 is rounded to the
 //                                      nearest, ties to even; NaN stays a quiet NaN, denormals become zero
 //   zero(), set1(x)
 //   add, sub, mul, div, sqrt
