@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError, UnsupportedFeatureError
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -20,6 +20,30 @@ if TYPE_CHECKING:
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.outputs import RequestOutput
     from fastpaged.tokenizer import Tokenizer
+    from fastpaged.tokenizer.chat_messages import ChatMessage
+
+
+_NO_POOLING = "no model here embeds, classifies or scores"
+_NO_REACHING_IN = "there are no workers to reach into; see LLM.engine"
+# Methods known from elsewhere, and why there are none.
+_NOT_SERVED: Mapping[str, str] = {
+    "beam_search": "beam search is not there yet",
+    "enqueue_chat": "apply the chat template with get_tokenizer(), and give enqueue() the prompt",
+    "embed": _NO_POOLING,
+    "encode": _NO_POOLING,
+    "classify": _NO_POOLING,
+    "score": _NO_POOLING,
+    "reward": _NO_POOLING,
+    "get_metrics": "metrics are not there yet; a request's figures are in RequestOutput.metrics",
+    "reset_prefix_cache": "prefixes are not shared between requests yet",
+    "sleep": "close() frees the memory",
+    "wake_up": "close() frees the memory, and a new LLM takes it again",
+    "start_profile": "profiling is not there yet",
+    "stop_profile": "profiling is not there yet",
+    "collective_rpc": _NO_REACHING_IN,
+    "apply_model": _NO_REACHING_IN,
+    "shutdown": "it is called close()",
+}
 
 
 class LLM:
@@ -39,6 +63,7 @@ class LLM:
         self._engine: LLMEngine | None = LLMEngine(config, progress=progress)
         self._inboxes: dict[str, deque[RequestOutput]] = {}  # request id -> where its caller looks for outputs
         self._next_request_id = 0
+        self._enqueued: list[EngineRequest] = []
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
@@ -51,6 +76,8 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = False,
+        lora_request: None = None,
+        priority: None = None,
     ) -> list[RequestOutput]:
         """Answers all prompts, batched together. Results are in input order.
 
@@ -58,22 +85,70 @@ class LLM:
             {"prompt_token_ids": ids}.
         sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
         use_tqdm: show how many prompts are done on stderr.
+        lora_request, priority: None, for there are no adapters and no priorities.
 
         Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
-        prompt_list = _as_prompt_list(prompts)
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        requests = self._prepare(prompt_list, _params_per_prompt(params, len(prompt_list)))
-        bar = ProgressBar(sys.stderr) if use_tqdm else None
-        finished: dict[str, RequestOutput] = {}
-        for output in self._run(requests, final_only=True):
-            finished[output.request_id] = output
-            if bar is not None:
-                bar("processed prompts", len(finished), len(requests))
-        if bar is not None:
-            bar.clear()
-        return [finished[request.request_id] for request in requests]
+        _refuse_extras(lora_request, priority)
+        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        use_tqdm: bool = False,
+        lora_request: None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or a list of them, put through the model's chat template; else as generate().
+
+        messages: {"role": str, "content": str or a list of {"type": "text", "text": str}}.
+        chat_template: a Jinja source in place of the model's own.
+        add_generation_prompt: begin an answer after the last message. continue_final_message: go on with that instead
+            (then add_generation_prompt must be False); the output holds only what is new.
+        tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
+        """
+        _refuse_extras(lora_request, None)
+        tokenizer = self.get_tokenizer()
+        arguments = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+        }
+        prompts = []
+        conversations = _as_conversations(messages)
+        for index, conversation in enumerate(conversations):
+            try:
+                prompts.append(chat_prompt(tokenizer, conversation, **arguments))
+            except InvalidRequestError as error:
+                raise _at_index(error, "conversations", index, len(conversations)) from error
+        requests = self._prepare_all(prompts, sampling_params, "conversations")
+        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[str]:
+        """Checks and keeps what generate() would answer, for wait_for_completion(); returns the ids of the requests."""
+        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        self._enqueued += requests
+        return [request.request_id for request in requests]
+
+    def wait_for_completion(self, *, use_tqdm: bool = False) -> list[RequestOutput]:
+        """Answers all that enqueue() took since the last time, in its order; else as generate()."""
+        self._open_engine()
+        requests, self._enqueued = self._enqueued, []
+        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
@@ -81,8 +156,7 @@ class LLM:
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """
-        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        return self._run(self._prepare([prompt], [params]), final_only=False)
+        return self._run(self._prepare_all([prompt], sampling_params, "prompts"), final_only=False)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
@@ -124,18 +198,44 @@ class LLM:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
 
-    def _prepare(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[EngineRequest]:
+    if not TYPE_CHECKING:  # a type checker is to complain of these all the same
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _NOT_SERVED:
+                raise UnsupportedFeatureError(f"LLM has no {name}(): {_NOT_SERVED[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _prepare_all(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        called: str,
+    ) -> list[EngineRequest]:
+        """called: what the caller calls the list of prompts."""
         engine = self._open_engine()
+        params = engine.default_sampling_params if sampling_params is None else sampling_params
         requests = []
-        for index, (prompt, prompt_params) in enumerate(zip(prompts, params, strict=True)):
+        for index, (prompt, own) in enumerate(zip(prompts, _params_per_prompt(params, len(prompts)), strict=True)):
             while engine.has_request(str(self._next_request_id)):  # somebody's, added to the engine directly
                 self._next_request_id += 1
             try:
-                requests.append(engine.prepare(str(self._next_request_id), prompt, prompt_params))
+                requests.append(engine.prepare(str(self._next_request_id), prompt, own))
             except InvalidRequestError as error:
-                raise _at_index(error, index, len(prompts)) from error
+                raise _at_index(error, called, index, len(prompts)) from error
             self._next_request_id += 1
         return requests
+
+    def _answers(self, requests: list[EngineRequest], bar: ProgressBar | None) -> list[RequestOutput]:
+        finished: dict[str, RequestOutput] = {}
+        try:
+            for output in self._run(requests, final_only=True):
+                finished[output.request_id] = output
+                if bar is not None:
+                    bar("processed prompts", len(finished), len(requests))
+        finally:
+            if bar is not None:
+                bar.clear()
+        return [finished[request.request_id] for request in requests]
 
     def _run(self, requests: list[EngineRequest], *, final_only: bool) -> Iterator[RequestOutput]:
         """Queues the requests, then steps the engine, and so everybody's requests, as the iterator is pulled."""
@@ -179,6 +279,15 @@ class LLM:
             )
 
 
+def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **arguments: Any) -> Prompt:
+    """The prompt of a conversation, text and token ids. arguments: as for Tokenizer.apply_chat_template().
+
+    The template writes its own special tokens: none are added when its text is encoded.
+    """
+    text = tokenizer.apply_chat_template(messages, **arguments)
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
 def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
@@ -205,5 +314,21 @@ def _params_per_prompt(
     return list(sampling_params)
 
 
-def _at_index(error: InvalidRequestError, index: int, num_prompts: int) -> InvalidRequestError:
-    return error if num_prompts == 1 else InvalidRequestError(f"prompts[{index}]: {error}")
+def _as_conversations(
+    messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+) -> list[Sequence[ChatMessage]]:
+    """A list whose items are all lists is one of conversations; any other is one conversation, right or wrong."""
+    if isinstance(messages, (list, tuple)) and messages and all(isinstance(item, (list, tuple)) for item in messages):
+        return list(cast("Sequence[Sequence[ChatMessage]]", messages))
+    return [cast("Sequence[ChatMessage]", messages)]
+
+
+def _refuse_extras(lora_request: object, priority: object) -> None:
+    if lora_request is not None:
+        raise InvalidRequestError(f"lora_request must be None, for there are no adapters, got {lora_request!r:.80}")
+    if priority is not None:
+        raise InvalidRequestError(f"priority must be None, for there are no priorities yet, got {priority!r:.80}")
+
+
+def _at_index(error: InvalidRequestError, called: str, index: int, count: int) -> InvalidRequestError:
+    return error if count == 1 else InvalidRequestError(f"{called}[{index}]: {error}")

@@ -43,6 +43,7 @@ class CompletionOutput:
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int | None
+    lora_request: None = None  # there are no adapters
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,24 @@ class RequestOutput:
     """A request as it stood after one step; with output_kind DELTA, what is new since the output before.
 
     prompt is None when only token ids were given.
+    prompt_logprobs: one entry per token of the prompt: None for the first, then {token id: Logprob} of the raw logits
+        after the tokens before it: the token itself first, then the alternatives, best first. None unless
+        SamplingParams.prompt_logprobs asked, and while they are not all known: they are from the first generated token
+        on, but for a request that was aborted or failed before it. With deltas they come once, with that first token.
+        Outputs of one request share one list: do not change it.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
+    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cache_creation_tokens: int = 0
+    # What other engines' outputs have, and there is nothing for.
+    lora_request: None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
+    kv_transfer_params: None = None

@@ -86,6 +86,8 @@ class SamplingParams:
     min_tokens: the tokens that would end the answer are barred until so many tokens are generated; <= max_tokens.
     logprobs: return the logprob of each generated token and of this many alternatives. None is off, -1 the whole
         vocabulary; at most the engine's max_logprobs.
+    prompt_logprobs: the same for each token of the prompt, given the tokens before it. What is returned holds an object
+        for every alternative of every token: with -1 that is the vocabulary for each, gigabytes for a long prompt.
     detokenize: make text. Without it CompletionOutput.text stays empty.
     skip_special_tokens: leave special tokens out of the text.
     spaces_between_special_tokens: accepted for the habit's sake; it changes nothing, for the text is made by the
@@ -118,6 +120,7 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -210,10 +213,11 @@ class SamplingParams:
         most = 2**31 - 1 if self.max_tokens is None else self.max_tokens
         allowed = "an integer from 0 to " + ("2**31 - 1" if self.max_tokens is None else f"max_tokens = {most}")
         self._set("min_tokens", check.integer("min_tokens", self.min_tokens, 0, most, allowed))
-        if self.logprobs is not None:
-            logprobs = 1 if self.logprobs is True else self.logprobs
-            allowed = "None (off), -1 (the whole vocabulary), or an integer >= 0"
-            self._set("logprobs", check.integer("logprobs", logprobs, -1, 2**31 - 1, allowed))
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            if wanted is not None:
+                allowed = "None (off), -1 (the whole vocabulary), or an integer >= 0"
+                self._set(name, check.integer(name, 1 if wanted is True else wanted, -1, 2**31 - 1, allowed))
         if self.stream_interval is not None:
             allowed = "None (the engine's), or an integer from 1 to 2**31 - 1"
             self._set("stream_interval", check.integer("stream_interval", self.stream_interval, 1, 2**31 - 1, allowed))

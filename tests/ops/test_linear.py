@@ -161,7 +161,9 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, rng: np.random.Generat
         _core.linear(device, x, packed, out)
     with pytest.raises(ValueError, match="parts must not be empty"):
         _core.PackedLinear(device, [])
-    with pytest.raises(ValueError, match=r"parts\[1\] must be bfloat16 or float32 \[N=8, K=16\], got bfloat16 \[8"):
+    with pytest.raises(
+        ValueError, match=r"parts\[1\] must be bfloat16 or float32 \[N=8, K=16\], got bfloat16 \[8, 17\]"
+    ):
         _core.PackedLinear(device, [random_bfloat16(rng, 8, 16), random_bfloat16(rng, 8, 17)])
 
 

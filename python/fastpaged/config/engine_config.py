@@ -81,6 +81,11 @@ class EngineConfig:
         if self.isa is not None and not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
 
+    @property
+    def max_num_rows(self) -> int:
+        """Rows of logits in one step: one for each sequence, and room for prompts whose logprobs are wanted."""
+        return max(self.max_num_seqs, min(_ROWS_FOR_PROMPTS, self.max_num_batched_tokens))
+
     def _check_source(self) -> None:
         """Where model and tokenizer come from, and what is laid over their files."""
         for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir"):
@@ -152,6 +157,7 @@ def checked_dtype(name: str, value: object) -> str:
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 PREEMPTION_MODES = ("recompute", "swap")
+_ROWS_FOR_PROMPTS = 64  # of a vocabulary of 128k: 32 MiB
 _MAX_SWAP_SPACE = 2**33 - 1  # GiB: below 2**63 bytes
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")
 _ENGINE_RANGES = {

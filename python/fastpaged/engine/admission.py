@@ -25,8 +25,8 @@ _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prom
 class EngineRequest:
     """A request that may run: tokenised, within every limit.
 
-    num_logprobs counts alternatives; None is off. stop_token_ids: whatever ends it, sorted: end-of-sequence (unless
-    ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
+    end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
     """
 
     request_id: str
@@ -35,6 +35,7 @@ class EngineRequest:
     params: SamplingParams
     max_tokens: int
     num_logprobs: int | None
+    num_prompt_logprobs: int | None
     stop_token_ids: list[int]
     bad_words: list[list[int]]
 
@@ -81,7 +82,8 @@ class Admission:
             prompt_token_ids=token_ids,
             params=params,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            num_logprobs=self._num_logprobs(params),
+            num_logprobs=self._num_logprobs("logprobs", params.logprobs),
+            num_prompt_logprobs=self._num_logprobs("prompt_logprobs", params.prompt_logprobs),
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
         )
@@ -156,14 +158,14 @@ class Admission:
                 f"kv_cache_memory_bytes."
             )
 
-    def _num_logprobs(self, params: SamplingParams) -> int | None:
-        if params.logprobs is None:
+    def _num_logprobs(self, name: str, given: int | None) -> int | None:
+        if given is None:
             return None
-        wanted = self._vocab_size if params.logprobs == -1 else params.logprobs
+        wanted = self._vocab_size if given == -1 else given
         if wanted > self._max_logprobs:
             raise InvalidRequestError(
-                f"logprobs must be at most max_logprobs = {self._max_logprobs}, got {params.logprobs}"
-                + (f" (the whole vocabulary, {self._vocab_size})" if params.logprobs == -1 else "")
+                f"{name} must be at most max_logprobs = {self._max_logprobs}, got {given}"
+                + (f" (the whole vocabulary, {self._vocab_size})" if given == -1 else "")
             )
         return min(wanted, self._vocab_size)
 

@@ -103,19 +103,55 @@ cdef class StopStrings:
         return holder, longest
 
 
+cdef class _PromptLogprobs:
+    """Those of one prompt, kept as the arrays they came in until an output shows them."""
+
+    cdef list token_ids, chunks  # chunks: SamplerOutput.scores() of tokens that follow one another, from the second on
+    cdef Py_ssize_t num_known
+    cdef readonly list entries   # None until made
+
+    def __init__(self, list token_ids):
+        self.token_ids = token_ids
+        self.chunks = []
+        self.num_known = 1  # nothing comes before the first
+        self.entries = None
+
+    cdef add(self, tuple scores):
+        self.chunks.append(scores)
+        self.num_known += len(scores[0])
+
+    cdef make(self, token_text):
+        """Makes the entries, if all are known and none are made yet."""
+        if self.entries is not None or self.num_known < len(self.token_ids):
+            return
+        cdef list made = [None]
+        cdef list ids, tops
+        cdef Py_ssize_t row
+        for logprobs, ranks, offsets, top_ids, top_logprobs in self.chunks:
+            for row in range(len(logprobs)):
+                ids = top_ids[offsets[row] : offsets[row + 1]].tolist()
+                tops = top_logprobs[offsets[row] : offsets[row + 1]].tolist()
+                made.append(
+                    _entry(self.token_ids[len(made)], float(logprobs[row]), int(ranks[row]), zip(ids, tops), token_text)
+                )
+        self.entries = made
+        self.chunks = []
+
+
 cdef class _RequestState:
     """What one running request has given so far; with deltas, since its last output."""
 
     cdef object request, seed, stream, logprobs, cumulative_logprob, stop_reason
     cdef object scheduled_ts, first_token_ts, last_token_ts
     cdef StopStrings stop_strings
+    cdef _PromptLogprobs prompt_logprobs
     cdef list token_ids
     cdef str text
     cdef bint deltas, final_only, shows_stop
-    cdef long long num_tokens, min_tokens, num_preemptions
+    cdef long long num_tokens, min_tokens, num_preemptions, interval
     cdef double arrival_time, queued_ts
 
-    def __init__(self, request, seed, stream, bint final_only):
+    def __init__(self, request, seed, stream, bint final_only, long long interval):
         params = request.params
         self.request = request
         self.seed = seed
@@ -125,11 +161,15 @@ cdef class _RequestState:
         self.shows_stop = params.include_stop_str_in_output
         self.stop_strings = StopStrings(params.stop, self.shows_stop) if params.stop else None
         self.stop_reason = None
+        self.prompt_logprobs = None
+        if request.num_prompt_logprobs is not None:
+            self.prompt_logprobs = _PromptLogprobs(request.prompt_token_ids)
         self.token_ids = []
         self.text = ""
         self.logprobs = None if request.num_logprobs is None else []
         self.cumulative_logprob = None if request.num_logprobs is None else 0.0
         self.num_tokens = 0
+        self.interval = interval if params.stream_interval is None else params.stream_interval
         self.min_tokens = params.min_tokens
         self.num_preemptions = 0
         self.arrival_time = time.time()
@@ -170,10 +210,15 @@ cdef class _RequestState:
             text = self.stop_strings.push(text, self.num_tokens > self.min_tokens)
         self.text += text
 
+    cdef bint is_due(self):
+        """Whether an output is wanted with the token that came: the first, and every so many from there."""
+        return not self.final_only and (self.num_tokens - 1) % self.interval == 0
+
     cdef object snapshot(self, str finish_reason):
         """Lists that will grow are copied; those of a delta and of a finished request are handed over."""
         cdef bint finished = finish_reason is not None
         cdef bint handed_over = finished or self.deltas
+        cdef list prompt_logprobs = None if self.prompt_logprobs is None else self.prompt_logprobs.entries
         completion = CompletionOutput(
             index=0,
             text=self.text,
@@ -188,10 +233,12 @@ cdef class _RequestState:
             self.text = ""
             self.token_ids = []
             self.logprobs = None if self.logprobs is None else []
+            self.prompt_logprobs = None if prompt_logprobs is not None else self.prompt_logprobs
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt,
             prompt_token_ids=self.request.prompt_token_ids,
+            prompt_logprobs=prompt_logprobs,
             outputs=[completion],
             finished=finished,
             metrics=self.metrics(),
@@ -219,9 +266,11 @@ cdef class OutputProcessor:
     cdef dict _group_ids     # request id -> group id
     cdef set _never_scheduled  # group ids
     cdef int _num_with_logprobs
+    cdef long long _stream_interval
 
-    def __init__(self, tokenizer, scheduler):
+    def __init__(self, tokenizer, scheduler, stream_interval=1):
         self._tokenizer = tokenizer
+        self._stream_interval = stream_interval
         self._scheduler = scheduler
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
@@ -236,7 +285,7 @@ cdef class OutputProcessor:
         return request_id in self._group_ids
 
     def add(self, group_id, request, seed, stream, final_only=False):
-        self._states[group_id] = _RequestState(request, seed, stream, final_only)
+        self._states[group_id] = _RequestState(request, seed, stream, final_only, self._stream_interval)
         self._group_ids[request.request_id] = group_id
         self._never_scheduled.add(group_id)
         self._num_with_logprobs += request.num_logprobs is not None
@@ -250,6 +299,7 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         try:
             state.end_text()
+            self._make_prompt_logprobs(state)
         except Exception:
             logging.getLogger(__name__).exception("request %r: the end of its text failed", request_id)
             state.release()
@@ -272,6 +322,7 @@ cdef class OutputProcessor:
         cdef double now = time.monotonic()
         cdef list outputs = []
         cdef _RequestState state
+        cdef bint shown
         # One copy of the arrays a step, and only when somebody asked.
         cdef object logprobs = result.logprobs if self._num_with_logprobs else None
         cdef object ranks = result.ranks if self._num_with_logprobs else None
@@ -289,14 +340,18 @@ cdef class OutputProcessor:
                 )
             try:
                 name = self._apply(state, event, name, result, logprobs, ranks, now)
+                shown = name is not None or (event.token_id is not None and state.is_due())
+                if shown:
+                    self._make_prompt_logprobs(state)
             except Exception:
                 logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
                 self._scheduler.abort(group_id)
                 state.release()
                 name = "error"
+                shown = True
             if name is not None:
                 self._forget(group_id, state)
-            if name is not None or not state.final_only:
+            if shown:
                 outputs.append(state.snapshot(name))
         return outputs
 
@@ -306,6 +361,8 @@ cdef class OutputProcessor:
         """The finish reason, which a stop string has a say in."""
         cdef bint stopped = False
         token_id = event.token_id
+        if state.prompt_logprobs is not None and event.score_rows is not None:
+            state.prompt_logprobs.add(result.scores(*event.score_rows))
         if token_id is not None:
             entry = None
             if state.logprobs is not None:
@@ -327,18 +384,33 @@ cdef class OutputProcessor:
         return finish_reason
 
     cdef dict _logprobs_of(self, _RequestState state, token_id, row, result, logprobs, ranks):
-        token_text = self._tokenizer.token_text if state.stream is not None else _no_text
-        cdef dict entry = {token_id: Logprob(float(logprobs[row]), int(ranks[row]), token_text(token_id))}
-        for position, (other_id, other) in enumerate(result.top_logprobs(row)):
-            if other_id != token_id:
-                entry[other_id] = Logprob(other, position + 1, token_text(other_id))
-        return entry
+        return _entry(
+            token_id, float(logprobs[row]), int(ranks[row]), result.top_logprobs(row), self._token_text(state)
+        )
+
+    cdef _make_prompt_logprobs(self, _RequestState state):
+        if state.prompt_logprobs is not None:
+            state.prompt_logprobs.make(self._token_text(state))
+
+    cdef object _token_text(self, _RequestState state):
+        return self._tokenizer.token_text if state.stream is not None else _no_text
 
     cdef _forget(self, group_id, _RequestState state):
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
         self._never_scheduled.discard(group_id)
         self._num_with_logprobs -= state.request.num_logprobs is not None
+
+
+cdef dict _entry(token_id, double logprob, rank, alternatives, token_text):
+    """alternatives: (token id, logprob), best first."""
+    cdef dict entry = {token_id: Logprob(logprob, rank, token_text(token_id))}
+    cdef Py_ssize_t other_rank = 0
+    for other_id, other in alternatives:
+        other_rank += 1
+        if other_id != token_id:
+            entry[other_id] = Logprob(other, other_rank, token_text(other_id))
+    return entry
 
 
 def _no_text(token_id):

@@ -58,7 +58,7 @@ def load_model(
     _check_tensors(source, shapes, family.ignored_suffixes)
     if dtype == "bfloat16":
         _tell_of_rounding(source, shapes)
-    loader = _Loader(source, len(shapes), device, dtype, pack, progress)
+    loader = Loader(source, len(shapes), device, dtype, pack, progress)
     return family.load(config, loader, max_model_len or config.max_position_embeddings)
 
 
@@ -107,7 +107,7 @@ def _tell_of_rounding(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
             )
 
 
-class _Loader:
+class Loader:
     """The WeightSource of one load. Dequantised values pass through one scratch array, reused from weight to weight."""
 
     def __init__(
@@ -131,17 +131,20 @@ class _Loader:
         self._scratch: Array = np.empty(0, self._element)
 
     def table(self, name: str) -> Array:
+        """[rows, columns] in the dtype of the computation."""
         out = self._dequantized(self._checkpoint.tensor(name), self._element)
         self._tables[name] = out
         self._report(name)
         return out
 
     def float_table(self, name: str) -> npt.NDArray[np.float32]:
+        """[rows, columns]"""
         out = self._dequantized(self._checkpoint.tensor(name), np.float32)
         self._report(name)
         return out
 
     def vector(self, *parts: str | Part) -> npt.NDArray[np.float32]:
+        """All parts, one behind the other."""
         vectors = []
         for part in map(_part, parts):
             vector = self._dequantized(self._stored(part), np.float32)
@@ -150,6 +153,7 @@ class _Loader:
         return np.concatenate(vectors)
 
     def linear(self, *parts: str | Part) -> LinearWeight:
+        """All parts, stacked along N and packed."""
         wanted = [_part(part) for part in parts]
         if len(wanted) == 1 and parts[0] in self._tables:
             packed = self._pack([self._tables[wanted[0].name]])

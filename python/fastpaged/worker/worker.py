@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
 from fastpaged.config.dtypes import compute_dtype
-from fastpaged.errors import InvalidRequestError
+from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
-from fastpaged.weights.checkpoint import open_checkpoint
+from fastpaged.start_up import StartUp
+from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
+from fastpaged.weights.dummy import DummyCheckpoint
 from fastpaged.weights.loader import load_model, weight_bytes
 from fastpaged.worker.free_memory import free_memory_bytes
 from fastpaged.worker.kv_memory import KVMemory
@@ -24,27 +27,40 @@ if TYPE_CHECKING:
     from fastpaged.progress import ProgressCallback
 
 
+_MAX_HEAD_DIM = 256
+
+
 class Worker:
     """One device with its weights, its KV memory and its recorded model.
 
     Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
     """
 
-    def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, progress: ProgressCallback | None = None, start_up: StartUp | None = None
+    ) -> None:
+        start_up = StartUp() if start_up is None else start_up
         self.device = _cpu_device(config)
         self.dtype = compute_dtype(config.dtype)
-        checkpoint = open_checkpoint(config.model)
+        with start_up.phase("opening the model"):
+            checkpoint = _open(config)
         try:
             self.model_config: ModelConfig = checkpoint.config
+            _check_head_dim(config, self.model_config)
             self._size_kv_memory(config)
-            model = load_model(checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len)
+            with start_up.phase("loading weights"):
+                model = load_model(
+                    checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len
+                )
         finally:
             checkpoint.close()
-        self.kv_memory = KVMemory(
-            self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
-        )
-        self.graph = _record(model, self.device, self.dtype, config)
-        self.graph.bind_kv_cache(self.kv_memory.array)
+        with start_up.phase("mapping KV memory"):
+            self.kv_memory = KVMemory(
+                self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
+            )
+        with start_up.phase("recording the graph"):
+            self.graph = _record(model, self.device, self.dtype, config)
+            self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
@@ -75,12 +91,26 @@ class Worker:
             self.__dict__.pop(name, None)
 
 
+def _open(config: EngineConfig) -> Checkpoint:
+    if config.load_format == "dummy":
+        return DummyCheckpoint(config.model, read_config(Path(config.model), config.hf_overrides))
+    return open_checkpoint(config.model, load_format=config.load_format, overrides=config.hf_overrides)
+
+
 def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
     num_threads = _core.available_cpus() if config.num_threads is None else config.num_threads
     try:
         return _core.CpuDevice(_core.default_isa() if config.isa is None else config.isa, num_threads)
     except ValueError as error:  # names isa or FASTPAGED_ISA, and what is supported
         raise InvalidRequestError(str(error)) from None
+
+
+def _check_head_dim(config: EngineConfig, model: ModelConfig) -> None:
+    if model.head_dim % 16 or model.head_dim > _MAX_HEAD_DIM:
+        raise ModelFormatError(
+            f"{config.model}: head_dim must be a multiple of 16, at most {_MAX_HEAD_DIM}, for the kernels there are, "
+            f"got {model.head_dim}"
+        )
 
 
 def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: EngineConfig) -> _core.ModelGraph:
@@ -92,7 +122,7 @@ def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: En
         op.finalize(
             logits,
             max_num_tokens=config.max_num_batched_tokens,
-            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_num_samples=min(config.max_num_rows, config.max_num_batched_tokens),
         )
     except MemoryError:
         raise InvalidRequestError(

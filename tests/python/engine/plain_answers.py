@@ -67,8 +67,9 @@ def answered(
     scheduler = EndedSequences()
     processor = OutputProcessor(tokenizer, scheduler)  # type: ignore[arg-type]
     request: Any = SimpleNamespace(
-        request_id="r", prompt=None, prompt_token_ids=prompt, params=params, num_logprobs=params.logprobs
-    )
+        request_id="r", prompt=None, prompt_token_ids=prompt, params=params, num_logprobs=params.logprobs,
+        num_prompt_logprobs=None,
+    )  # fmt: skip
     stream = tokenizer.text_stream(prompt) if params.detokenize else None
     processor.add(7, request, None, stream)
     result: Any = SimpleNamespace(logprobs=[-1.5], ranks=[1], top_logprobs=lambda row: [])
@@ -80,6 +81,7 @@ def answered(
             sequence_id=70,
             token_id=token_id,
             sample_row=0,
+            score_rows=None,
             finish_reason=SimpleNamespace(name=ends) if last else None,
             group_finished=last,
         )

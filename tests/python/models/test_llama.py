@@ -10,12 +10,11 @@ import numpy.typing as npt
 import pytest
 from forced import last_logits, prefix_logits
 from models.plain_llama import MISTAKES, Mistake, plain_logits
-from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
+from tiny_model import tiny_config, tiny_llama_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.models.llama import Llama
-from fastpaged.models.registry import config_from_hf
 from fastpaged.worker.worker import Worker
 
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 45)]
@@ -41,12 +40,12 @@ def engine_config(model: Path, isa: str, **changes: int) -> EngineConfig:
 def test_every_position_has_the_logits_of_a_plain_float32_forward(isa: str, model: Path) -> None:
     config = engine_config(model, isa)
     got = prefix_logits(Worker(config), config, PROMPT)
-    assert distance(got, plain_logits(config_from_hf(tiny_config()), tiny_weights(seed=3), PROMPT)) < TOLERANCE
+    assert distance(got, plain_logits(tiny_llama_config(), tiny_weights(seed=3), PROMPT)) < TOLERANCE
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_tolerance_sees_every_mistake(mistake: Mistake) -> None:
-    config, weights = config_from_hf(tiny_config()), tiny_weights(seed=3)
+    config, weights = tiny_llama_config(), tiny_weights(seed=3)
     wrong = plain_logits(config, weights, PROMPT, mistake)
     assert distance(wrong, plain_logits(config, weights, PROMPT)) > 10 * TOLERANCE
 
@@ -90,4 +89,4 @@ def test_weights_are_named_and_shaped_as_transformers_has_them() -> None:
     for tied in (False, True):
         oracle = transformers.LlamaForCausalLM(transformers.LlamaConfig(**tiny_config(tied=tied)))
         expected = {name: tuple(parameter.shape) for name, parameter in oracle.named_parameters()}
-        assert Llama.weight_shapes(config_from_hf(tiny_config(tied=tied))) == expected
+        assert Llama.weight_shapes(tiny_llama_config(tied=tied)) == expected

@@ -366,9 +366,7 @@ def test_windows_that_cannot_be_had_are_refused_by_their_key(change: dict[str, o
         config_from_hf(QWEN | change)
 
 
-@pytest.mark.parametrize(
-    "architecture", ["Phi3ForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
-)
+@pytest.mark.parametrize("family", ["Phi3", "Mistral", "Qwen2", "Qwen3"])
 @pytest.mark.parametrize(
     "key", ["sliding_window", "layer_types", "use_sliding_window", "max_window_layers", "partial_rotary_factor"]
 )

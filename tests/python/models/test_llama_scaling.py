@@ -14,7 +14,7 @@ from models.oracle import Case, family_tests
 
 SMALL: dict[str, Any] = {
     "vocab_size": 101,
-    "hidden_size": 60,
+    "hidden_size": 96,
     "intermediate_size": 97,
     "num_hidden_layers": 2,
     "num_attention_heads": 6,
@@ -34,7 +34,7 @@ CASES = {
         ("no rotation", "a rotation a tenth too slow", "scores a tenth too large", "another gate"),
     ),
     "tied, one kv head of another size": Case(
-        llama(tie_word_embeddings=True, num_key_value_heads=1, head_dim=34), ("no rotation",)
+        llama(tie_word_embeddings=True, num_key_value_heads=1, head_dim=80), ("no rotation",)
     ),
     "biases": Case(llama(attention_bias=True, mlp_bias=True), ("no bias",)),
     "linear": Case(llama(rope_parameters=SCALED | {"rope_type": "linear"}), ("a rotation a tenth too slow",)),

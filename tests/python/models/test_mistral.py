@@ -14,7 +14,7 @@ from models.oracle import Case, family_tests
 
 SMALL: dict[str, Any] = {
     "vocab_size": 101,
-    "hidden_size": 56,
+    "hidden_size": 64,
     "intermediate_size": 97,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -26,12 +26,12 @@ WINDOW = ("no window", "a window one key too wide", "no rotation")
 CASES = {
     "windowed": Case(transformers.MistralConfig(**SMALL, sliding_window=9), WINDOW),
     "without a window": Case(
-        transformers.MistralConfig(**SMALL, sliding_window=None, head_dim=18), ("a window in every layer",)
+        transformers.MistralConfig(**SMALL, sliding_window=None, head_dim=48), ("a window in every layer",)
     ),
     "Ministral": Case(
         transformers.MinistralConfig(
             **SMALL,
-            head_dim=14,
+            head_dim=16,
             sliding_window=9,
             layer_types=["full_attention", "sliding_attention", "full_attention"],
         ),

@@ -12,17 +12,17 @@ pytest.importorskip("transformers")
 import transformers
 from models.oracle import Case, family_tests
 
-HALF = 5  # frequencies of a head of 20, half of which is rotated
+HALF = 12  # frequencies of a head of 48, half of which is rotated
 
 
 def phi3(**settings: Any) -> transformers.Phi3Config:
     small = {
         "vocab_size": 101,
-        "hidden_size": 80,
+        "hidden_size": 96,
         "intermediate_size": 97,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
         "max_position_embeddings": 128,
         "pad_token_id": 0,
     }
@@ -36,8 +36,8 @@ def longrope(original_positions: int, **settings: Any) -> dict[str, Any]:
             "rope_type": "longrope",
             "rope_theta": 100.0,
             "partial_rotary_factor": 0.5,
-            "short_factor": [1.0 + 0.1 * i for i in range(HALF)],
-            "long_factor": [2.0 + 0.7 * i for i in range(HALF)],
+            "short_factor": [1.0 + 0.05 * i for i in range(HALF)],
+            "long_factor": [2.0 + 0.3 * i for i in range(HALF)],
             **settings,
         },
     }
@@ -47,7 +47,7 @@ ROTATION = ("no rotation", "a rotation a tenth too slow")
 # Prompts are of 6 to 37 tokens: those that need the long factors all do, where transformers choose them by prompt.
 CASES = {
     "plain": Case(phi3(), (*ROTATION, "another gate")),
-    "windowed": Case(phi3(sliding_window=9, num_key_value_heads=4), ("no window", "a window one key too wide")),
+    "windowed": Case(phi3(sliding_window=9, num_key_value_heads=2), ("no window", "a window one key too wide")),
     "short factors": Case(phi3(**longrope(64)), ROTATION),
     "long factors": Case(phi3(**longrope(5)), ROTATION),
     "long factors with a factor of their own": Case(phi3(**longrope(5, attention_factor=1.4)), ROTATION),

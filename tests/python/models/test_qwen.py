@@ -14,7 +14,7 @@ from models.oracle import Case, family_tests
 
 SMALL: dict[str, Any] = {
     "vocab_size": 101,
-    "hidden_size": 56,
+    "hidden_size": 64,
     "intermediate_size": 97,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -44,7 +44,7 @@ CASES = {
         ("a rotation a tenth too slow",),
     ),
     "Qwen 3": Case(
-        transformers.Qwen3Config(**SMALL, head_dim=20, rms_norm_eps=1e-3), ("no head norm", "scores a tenth too large")
+        transformers.Qwen3Config(**SMALL, head_dim=48, rms_norm_eps=1e-3), ("no head norm", "scores a tenth too large")
     ),
     "Qwen 3, biases and windows": Case(
         transformers.Qwen3Config(**SMALL, **SLIDING, head_dim=32, attention_bias=True, max_window_layers=1),

@@ -94,6 +94,18 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
     assert from_folder.config == from_file.config
 
 
+def test_a_file_saved_without_its_head_goes_by_the_names_of_the_whole_model(tmp_path: Path) -> None:
+    whole = tiny_weights(tied=True)
+    write_json(tmp_path / "config.json", tiny_config(tied=True))
+    bare = {name.removeprefix("model."): values for name, values in whole.items()}
+    write_safetensors(tmp_path / "model.safetensors", bare)
+    checkpoint = open_checkpoint(tmp_path)
+    assert sorted(checkpoint.tensor_names) == sorted(whole)
+    for name, values in whole.items():
+        assert checkpoint.tensor(name).data.tobytes() == to_bfloat16(values).tobytes()
+    assert checkpoint.spelled("model.norm.weight") == "'model.norm.weight' ('norm.weight' in the file)"
+
+
 def test_a_missing_tensor_is_named_as_in_both_worlds(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"model\.safetensors: tensor 'model\.norm\.bias' is missing"):
         open_checkpoint(folder).tensor("model.norm.bias")

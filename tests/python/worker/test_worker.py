@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from forced import greedy, last_logits, scheduler_of
-from tiny_model import write_tiny_llama
+from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
-from fastpaged.errors import InvalidRequestError, ModelNotFoundError
+from fastpaged.errors import InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.worker.worker import Worker
 
@@ -69,6 +69,14 @@ def test_an_op_table_nobody_knows_is_refused_by_name(model: Path, monkeypatch: p
 def test_a_model_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="nowhere"):
         Worker(settings(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 272])
+def test_heads_that_no_kernel_serves_are_refused_before_anything_is_loaded(head_dim: int, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", tiny_config() | {"head_dim": head_dim})
+    write_safetensors(tmp_path / "model.safetensors", tiny_weights())
+    with pytest.raises(ModelFormatError, match=f"head_dim must be a multiple of 16, at most 256, .* got {head_dim}"):
+        Worker(settings(tmp_path))
 
 
 def test_progress_is_reported(model: Path) -> None:
