@@ -392,7 +392,7 @@ def read_only(array: Blocks) -> Blocks:
         (lambda device, host: (device[:, :0], host), "device must have blocks of at least one byte, got 0"),
         (lambda device, host: (device.astype(np.int32), host), "device must be an array of uint16"),
         (lambda device, host: (device, host.astype(np.int32)), "host must be an array of uint16"),
-        (lambda device, host: (device, host.astype(np.float32)), "host must have blocks of 12 bytes, as device has"),
+        (lambda device, host: (device, host.astype(np.float32)), "host must be an array of uint16"),
         (lambda device, host: (device, read_only(host)), "host must be a writable array"),
         (lambda device, host: (read_only(device), host), "device must be a writable array"),
         (lambda device, host: (None, host), "device must be a writable array"),
