@@ -30,7 +30,7 @@ PROMPT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 45)]
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("bfloat16", torch.bfloat16), ("float32", torch.float32)])
 def test_tensors_hold_what_the_file_holds(dtype: Any, torch_dtype: torch.dtype, tmp_path: Path) -> None:
     weights = {name: torch.from_numpy(weight) for name, weight in tiny_weights(seed=3, tied=True).items()}
-    model = load_torch_model(write_tiny_llama(tmp_path, seed=3, tied=True, tokenizer=False), dtype=dtype)
+    model: Any = load_torch_model(write_tiny_llama(tmp_path, seed=3, tied=True, tokenizer=False), dtype=dtype)
     layer, prefix = model.weights.layers[1], "model.layers.1."
     assert torch.equal(model.weights.embed, weights["model.embed_tokens.weight"].to(torch_dtype))
     assert torch.equal(model.weights.lm_head, model.weights.embed)
@@ -41,9 +41,14 @@ def test_tensors_hold_what_the_file_holds(dtype: Any, torch_dtype: torch.dtype, 
     assert len(model.weights.rope) == tiny_config()["max_position_embeddings"]
 
 
+def embed_of(model: Any) -> torch.Tensor:
+    embed: torch.Tensor = model.weights.embed
+    return embed
+
+
 def test_an_open_checkpoint_stays_open_and_its_errors_are_those_of_every_loader(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_tiny_llama(tmp_path / "tied", tied=True, tokenizer=False))
-    first, second = (load_torch_model(checkpoint, max_model_len=9).weights.embed for _ in range(2))
+    first, second = (embed_of(load_torch_model(checkpoint, max_model_len=9)) for _ in range(2))
     assert torch.equal(first, second)
     checkpoint.close()
 
@@ -72,4 +77,4 @@ def test_in_bfloat16_it_lies_nearer_to_the_recorded_graph_than_to_float32(tmp_pa
     )
     recorded = prefix_logits(Worker(config), config, PROMPT)
     computed, exact = torch_logits(folder, "bfloat16"), torch_logits(folder, "float32")
-    assert np.mean((computed - recorded) ** 2) < 0.2 * np.mean((computed - exact) ** 2)
+    assert np.mean((computed - recorded) ** 2) < 0.02 * np.mean((computed - exact) ** 2)
