@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,6 +113,17 @@ class GraphHandle {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
     return py::array_t<float>({logits.shape[0], logits.shape[1]}, logits.ptr<float>(), self);
   }
+  void time_ops() { graph_.time_ops(); }
+  [[nodiscard]] py::dict op_times() const {
+    py::dict times;
+    for (std::size_t op = 0; graph_.op_times() && op < OpTimes::kNumOps; ++op) {
+      const OpTime& of_op = graph_.op_times()->times()[op];
+      if (of_op.num_calls > 0) {
+        times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
+      }
+    }
+    return times;
+  }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
  private:
@@ -165,6 +178,9 @@ void bind_graph(py::module_& m) {
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })
       .def_property_readonly("dtype", [](const GraphHandle& self) { return name_of(self.graph().activation_dtype()); })
+      .def("time_ops", &GraphHandle::time_ops, "From now on every run counts its ops and their time.")
+      .def_property_readonly("op_times", &GraphHandle::op_times,
+                             "{op: (calls, seconds)} since time_ops(); empty before it.")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

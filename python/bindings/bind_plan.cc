@@ -154,7 +154,7 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
     return 0;
   }
   const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
-  const TensorArg host_arg = TensorArg::activations(host, "host", Access::kWrite);
+  const TensorArg host_arg(host, "host", device_arg.view().dtype, Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");
   require(host_blocks.block_bytes == device_blocks.block_bytes, [&] {

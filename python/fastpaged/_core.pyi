@@ -4,6 +4,7 @@ Argument errors raise ValueError naming the argument; a broken invariant raises 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -172,6 +173,11 @@ class ModelGraph:
     def check_invariants(self) -> None: ...
     @property
     def dtype(self) -> str: ...
+    def time_ops(self) -> None:
+        """From now on every run counts its ops and their time."""
+    @property
+    def op_times(self) -> dict[str, tuple[int, float]]:
+        """{op: (calls, seconds)} since time_ops(); empty before it."""
     @property
     def arena_bytes(self) -> int: ...
     @property
@@ -208,20 +214,13 @@ class SchedulerPolicy:
     @staticmethod
     def paper_2023() -> SchedulerPolicy:
         """Section 4.5 of the paper."""
-    @property
-    def preemption_mode(self) -> str: ...
-    @property
-    def chunked_prefill(self) -> bool: ...
-    @property
-    def long_prefill_token_threshold(self) -> int: ...
-    @property
-    def watermark(self) -> float: ...
-    @property
-    def counts_running_needs(self) -> bool: ...
-    @property
-    def block_per_branch(self) -> bool: ...
-    @property
-    def swapped_before_waiting(self) -> bool: ...
+    preemption_mode: Final[str]
+    chunked_prefill: Final[bool]
+    long_prefill_token_threshold: Final[int]
+    watermark: Final[float]
+    counts_running_needs: Final[bool]
+    block_per_branch: Final[bool]
+    swapped_before_waiting: Final[bool]
 
 class SamplingParams:
     def __init__(
@@ -252,8 +251,7 @@ class FinishReason:
     LENGTH: FinishReason
     ABORT: FinishReason
     ERROR: FinishReason
-    @property
-    def name(self) -> str: ...
+    name: Final[str]
 
 class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
@@ -262,18 +260,12 @@ class SequenceEvent:
         without any. An event may have no more than that.
     """
 
-    @property
-    def group_id(self) -> int: ...
-    @property
-    def sequence_id(self) -> int: ...
-    @property
-    def token_id(self) -> int | None: ...
-    @property
-    def sample_row(self) -> int | None: ...
-    @property
-    def score_rows(self) -> tuple[int, int] | None: ...
-    @property
-    def finish_reason(self) -> FinishReason | None: ...
+    group_id: Final[int]
+    sequence_id: Final[int]
+    token_id: Final[int | None]
+    sample_row: Final[int | None]
+    score_rows: Final[tuple[int, int] | None]
+    finish_reason: Final[FinishReason | None]
     @property
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
@@ -292,14 +284,10 @@ class SchedulerOutput:
     @property
     def preempted(self) -> list[int]:
         """Group ids; those that were swapped are in swapped_out too."""
-    @property
-    def swapped_out(self) -> list[int]: ...
-    @property
-    def swapped_in(self) -> list[int]: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_samples(self) -> int: ...
+    swapped_out: Final[list[int]]
+    swapped_in: Final[list[int]]
+    num_tokens: Final[int]
+    num_samples: Final[int]
     @property
     def num_rows(self) -> int:
         """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
@@ -310,26 +298,19 @@ class SchedulerStats:
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
     """
 
-    @property
-    def num_preemptions(self) -> int: ...
-    @property
-    def num_groups_swapped_out(self) -> int: ...
-    @property
-    def num_groups_swapped_in(self) -> int: ...
-    @property
-    def num_blocks_swapped_out(self) -> int: ...
-    @property
-    def num_blocks_swapped_in(self) -> int: ...
-    @property
-    def num_blocks_copied_on_write(self) -> int: ...
-    @property
-    def num_tokens_recomputed(self) -> int: ...
+    num_preemptions: Final[int]
+    num_groups_swapped_out: Final[int]
+    num_groups_swapped_in: Final[int]
+    num_blocks_swapped_out: Final[int]
+    num_blocks_swapped_in: Final[int]
+    num_blocks_copied_on_write: Final[int]
+    num_tokens_recomputed: Final[int]
 
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
-    device, host: writable, C-contiguous, the block as the first axis, with the same bytes per block. Not looked at if
-    the plan has no copies.
+    device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
+    looked at if the plan has no copies.
     """
 
 # ---- scheduler (bind_scheduler.cc)
@@ -337,20 +318,13 @@ def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -
 class Batch:
     """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
 
-    @property
-    def token_ids(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def positions(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def slot_mapping(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def query_start(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def context_lens(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def block_tables(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def sample_rows(self) -> npt.NDArray[np.int32]: ...
+    token_ids: Final[npt.NDArray[np.int32]]
+    positions: Final[npt.NDArray[np.int32]]
+    slot_mapping: Final[npt.NDArray[np.int32]]
+    query_start: Final[npt.NDArray[np.int32]]
+    context_lens: Final[npt.NDArray[np.int32]]
+    block_tables: Final[npt.NDArray[np.int32]]
+    sample_rows: Final[npt.NDArray[np.int32]]
 
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
@@ -402,20 +376,13 @@ class Scheduler:
         """update() with tokens from elsewhere, one per row of logits; None for a row whose logits held a NaN. The token
         of a row that scores the prompt is not looked at."""
     def has_unfinished(self) -> bool: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_swapped(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def num_free_blocks(self) -> int: ...
-    @property
-    def num_host_blocks(self) -> int: ...
-    @property
-    def num_free_host_blocks(self) -> int: ...
+    num_waiting: Final[int]
+    num_running: Final[int]
+    num_swapped: Final[int]
+    num_blocks: Final[int]
+    num_free_blocks: Final[int]
+    num_host_blocks: Final[int]
+    num_free_host_blocks: Final[int]
     def free_blocks(self) -> npt.NDArray[np.int32]:
         """In the order in which they would be taken; a copy."""
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
@@ -437,14 +404,10 @@ class BatchBuilder:
 class SamplerOutput:
     """Rows in the order of Batch.sample_rows. Read-only numpy copies, one property each."""
 
-    @property
-    def token_ids(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def ok(self) -> npt.NDArray[np.bool_]: ...
-    @property
-    def logprobs(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def ranks(self) -> npt.NDArray[np.int32]: ...
+    token_ids: Final[npt.NDArray[np.int32]]
+    ok: Final[npt.NDArray[np.bool_]]
+    logprobs: Final[npt.NDArray[np.float32]]
+    ranks: Final[npt.NDArray[np.int32]]
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
     def scores(

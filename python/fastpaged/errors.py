@@ -29,3 +29,15 @@ class RequestLostError(FastpagedError, RuntimeError):
 
 class EngineClosedError(FastpagedError, RuntimeError):
     """The engine was used after close()."""
+
+
+class EngineBusyError(FastpagedError, RuntimeError):
+    """Two threads used at the same time what one thread may use."""
+
+
+class StepFailedError(FastpagedError, RuntimeError):
+    """A step of the engine failed, and with it the requests in flight; the engine goes on. `__cause__` says why."""
+
+
+class EngineDeadError(FastpagedError, RuntimeError):
+    """The engine cannot go on: every request fails with this. `__cause__` says why."""

@@ -117,22 +117,20 @@ class LLM:
         """
         _refuse_extras(lora_request, None)
         tokenizer = self.get_tokenizer()
-        prompts: list[Prompt] = []
+        arguments = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+        }
+        prompts = []
         conversations = _as_conversations(messages)
         for index, conversation in enumerate(conversations):
             try:
-                text = tokenizer.apply_chat_template(
-                    conversation,
-                    add_generation_prompt=add_generation_prompt,
-                    continue_final_message=continue_final_message,
-                    tools=tools,
-                    chat_template=chat_template,
-                    chat_template_kwargs=chat_template_kwargs,
-                )
+                prompts.append(chat_prompt(tokenizer, conversation, **arguments))
             except InvalidRequestError as error:
                 raise _at_index(error, "conversations", index, len(conversations)) from error
-            # The template writes its own special tokens: none are added when its text is encoded.
-            prompts.append({"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)})
         requests = self._prepare_all(prompts, sampling_params, "conversations")
         return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
 
@@ -279,6 +277,15 @@ class LLM:
             raise RequestLostError(
                 f"request {min(unfinished)!r} was ended, or its last output taken, through LLM.engine outside this call"
             )
+
+
+def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **arguments: Any) -> Prompt:
+    """The prompt of a conversation, text and token ids. arguments: as for Tokenizer.apply_chat_template().
+
+    The template writes its own special tokens: none are added when its text is encoded.
+    """
+    text = tokenizer.apply_chat_template(messages, **arguments)
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
 
 def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

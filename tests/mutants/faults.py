@@ -126,4 +126,22 @@ FAULTS: tuple[Fault, ...] = (
         good=" && last.version == table.version()",
         bad="",
     ),
+    Fault(
+        name="no row kept: a prompt with logprobs takes the rows of those that decode",
+        file="scheduler/scheduler_planning.cc",
+        good="plan_.row_budget() - (num_running_sequences_ - num_planned);",
+        bad="plan_.row_budget() - std::min<std::int64_t>(num_running_sequences_ - num_planned, 1);",
+    ),
+    Fault(
+        name="scored again: what a preempted prompt's logprobs are is forgotten with its blocks",
+        file="scheduler/sequence.cc",
+        good="  num_computed_tokens_ = 0;\n  table_ = std::move(empty);\n",
+        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  table_ = std::move(empty);\n",
+    ),
+    Fault(
+        name="scored late: a chunk that begins within what is scored has its rows at its beginning",
+        file="scheduler/batch_builder.cc",
+        good="first_row + position - planned.what.first_token;",
+        bad="first_row + i;",
+    ),
 )

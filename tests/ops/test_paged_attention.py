@@ -8,17 +8,14 @@ import pytest
 from attention_cases import (
     NO_RULE,
     Chunk,
-    Dtype,
     Rule,
     Sequence,
     assert_close,
     attend,
-    nan_like,
     random_sequence,
     softmax_attention,
-    values_of,
 )
-from op_arrays import Array, assert_same_bits
+from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
 from fastpaged import _core
 

@@ -27,7 +27,7 @@ from fastpaged.config import EngineConfig
 
 NUM_REQUESTS = 32
 MODES = ("swap", "recompute")
-NUM_VARIANTS = 15
+NUM_VARIANTS = 16
 
 
 def base_config(model: Path, isa: str) -> EngineConfig:

@@ -41,5 +41,5 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'AsyncLLM'"):
-        _ = fastpaged.AsyncLLM
+    with pytest.raises(AttributeError, match="no attribute 'Colour'"):
+        _ = fastpaged.Colour

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 from tiny_model import write_tiny_llama
 
-from fastpaged import LLM, EngineArgs, InvalidRequestError, ModelFormatError, ModelNotFoundError, SamplingParams
+from fastpaged import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    EngineArgs,
+    InvalidRequestError,
+    ModelFormatError,
+    ModelNotFoundError,
+    SamplingParams,
+)
 
 SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 16, "max_num_batched_tokens": 64}
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -146,6 +155,16 @@ def test_an_llm_is_made_of_engine_args(tiny_llama: Path) -> None:
         assert llm.engine.config.seed == 3
 
 
+def test_the_async_engine_is_made_of_engine_args_too(tiny_llama: Path) -> None:
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(tiny_llama), **SMALL))
+    try:
+        assert engine.is_running
+    finally:
+        engine.shutdown()
+    with pytest.raises(InvalidRequestError, match="tensor_parallel_size must be 1"):
+        AsyncLLM.from_engine_args(AsyncEngineArgs(str(tiny_llama), tensor_parallel_size=2))
+
+
 def test_a_watermark_leaves_room_when_a_request_is_let_in(tiny_llama: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
     scheduled = []
@@ -158,3 +177,19 @@ def test_a_watermark_leaves_room_when_a_request_is_let_in(tiny_llama: Path) -> N
             while llm.engine.has_unfinished_requests():
                 llm.engine.step()
     assert scheduled[0] < scheduled[1]
+
+
+def test_the_log_says_where_the_time_of_the_start_went(tiny_llama: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="fastpaged"), LLM(str(tiny_llama), isa="scalar", num_threads=1, num_blocks=8):
+        pass
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "fastpaged.start_up"]
+    assert "(llama, bfloat16, scalar, 1 threads, 8 KV blocks of 16 tokens) is ready after" in line
+    phases = [part.rsplit(" ", 2)[0] for part in line.split(" s: ")[1].split(", ")]
+    assert phases == [
+        "finding the model",
+        "opening the model",
+        "loading weights",
+        "mapping KV memory",
+        "recording the graph",
+        "making the tokenizer",
+    ]

@@ -224,7 +224,12 @@ void ModelGraph::run(const Batch& batch) {
   for (Node& node : nodes_) {
     const RowKind rows = buffers_[static_cast<std::size_t>(node.output)].rows;
     if ((rows == RowKind::kTokens ? num_tokens_ : num_samples_) > 0) {
-      std::visit([&](auto& params) { run_node(params, node, batch); }, node.params);
+      const auto run_it = [&] { std::visit([&](auto& params) { run_node(params, node, batch); }, node.params); };
+      if (op_times_) {
+        op_times_->measure(node.params, run_it);
+      } else {
+        run_it();
+      }
     }
   }
 }

@@ -24,6 +24,7 @@
 #include "fastpaged/graph/buffer_placement.h"
 #include "fastpaged/graph/check_batch.h"
 #include "fastpaged/graph/node.h"
+#include "fastpaged/graph/op_times.h"
 #include "fastpaged/ops/op_table.h"
 #include "fastpaged/ops/workspace.h"
 
@@ -71,6 +72,9 @@ class ModelGraph {
   [[nodiscard]] DType activation_dtype() const { return activation_dtype_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_.num_bytes(); }
   [[nodiscard]] std::string describe() const;  // one line per node, for people
+  // From now on every run counts its ops and their time, which costs two readings of a clock a node.
+  void time_ops() { op_times_.emplace(); }
+  [[nodiscard]] const std::optional<OpTimes>& op_times() const { return op_times_; }
   void check_invariants() const;
 
  private:
@@ -110,6 +114,7 @@ class ModelGraph {
   std::optional<BufferId> output_;  // set by finalize()
   Arena arena_;
   Workspace workspace_;  // of the ops, one after the other
+  std::optional<OpTimes> op_times_;
   BatchLimits limits_;
   TensorView kv_cache_;
   std::int64_t num_layers_ = 0;  // of the KV cache, as far as recorded

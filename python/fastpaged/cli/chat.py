@@ -96,13 +96,12 @@ class Conversation:
     def say(self, text: str) -> None:
         """Answers one message, and remembers both; a message that is refused or whose answer fails is forgotten. An
         answer that Ctrl-C stops is remembered as far as it was shown, if anything was."""
+        from fastpaged.llm import chat_prompt
+
         messages = [*self.messages, {"role": "user", "content": text}]
-        tokenizer = self._llm.get_tokenizer()
-        prompt = tokenizer.apply_chat_template(messages)
-        token_ids = tokenizer.encode(prompt, add_special_tokens=False)  # the template writes its own special tokens
         answer, failed, stopped = "", False, False
         try:
-            stream = self._llm.stream({"prompt": prompt, "prompt_token_ids": token_ids}, self._params)
+            stream = self._llm.stream(chat_prompt(self._llm.get_tokenizer(), messages), self._params)
             with contextlib.closing(stream):  # type: ignore[type-var]  # a generator
                 for output in stream:
                     new = output.outputs[0].text

@@ -21,6 +21,7 @@ from fastpaged.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fastpaged.engine.admission import Prompt
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, RequestOutput
 
@@ -90,13 +91,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | None) -> RequestOutput:
     given = vars(args)
-    params = SamplingParams(**sampling_arguments(args))
+    sampling = sampling_arguments(args)
+    SamplingParams(**sampling)  # what is wrong with them is said before the model is loaded
     if given.get("chat") == "":
         raise InvalidRequestError("--chat must not be empty, got ''")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
     with load_llm(args, bar) as llm:
         timeline.mark("loaded")
-        prompt: str | dict[str, object] = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
+        params = dataclasses.replace(llm.get_default_sampling_params(), **sampling)
+        prompt: Prompt = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
         show = _nothing if args.json else _text if params.logprobs is None else _table
         return _answer(llm, prompt, params, timeline, show)
 
@@ -114,16 +117,13 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _chat_prompt(llm: LLM, message: str) -> dict[str, object]:
-    """The template writes its own special tokens: none are added when its text is encoded."""
-    tokenizer = llm.get_tokenizer()
-    text = tokenizer.apply_chat_template([{"role": "user", "content": message}])
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+def _chat_prompt(llm: LLM, message: str) -> Prompt:
+    from fastpaged.llm import chat_prompt
+
+    return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 
 
-def _answer(
-    llm: LLM, prompt: str | dict[str, object], params: SamplingParams, timeline: Timeline, show: _Show
-) -> RequestOutput:
+def _answer(llm: LLM, prompt: Prompt, params: SamplingParams, timeline: Timeline, show: _Show) -> RequestOutput:
     before: CompletionOutput | None = None
     for output in llm.stream(prompt, params):
         timeline.mark("first token")

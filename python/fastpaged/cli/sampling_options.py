@@ -1,4 +1,5 @@
-"""The options of every command that samples, each a field of the same name of SamplingParams."""
+"""The options of every command that samples, each a field of the same name of SamplingParams: absent, the model's
+default holds, or else the field's."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="end the answer where this text would come; may be repeated"
     )
-    group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token (default: 1)")
+    group.add_argument(
+        "--temperature", type=float, metavar="X", help="0 takes the most likely token (default: the model's, or 1)"
+    )
     group.add_argument("--top-p", type=float, metavar="X", help="keep the likeliest tokens up to this probability")
     group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens")
     group.add_argument("--min-p", type=float, metavar="X", help="keep tokens this likely relative to the best")

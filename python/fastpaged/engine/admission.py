@@ -25,8 +25,8 @@ _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prom
 class EngineRequest:
     """A request that may run: tokenised, within every limit.
 
-    num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted: end-of-sequence (unless
-    ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
+    end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
     """
 
     request_id: str

@@ -10,11 +10,13 @@ from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
+from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.errors import EngineClosedError, InvalidRequestError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
+from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
 from fastpaged.weights.hub import Hub
 from fastpaged.weights.local_model import local_model
@@ -31,18 +33,27 @@ _SEED_BITS = 53
 
 
 class LLMEngine:
-    """One model on this process's CPU, and the requests in flight. Not thread-safe.
+    """One model on this process's CPU, and the requests in flight. For one thread at a time: a second one in step(),
+    enqueue(), abort_request() or close() is an EngineBusyError, and changes nothing. prepare() is free for all.
 
     Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
-        place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
-        params = default_params(config, place)
-        worker = Worker(replace(config, model=place, revision=None), progress)
+        start_up = StartUp()
+        with start_up.phase("finding the model"):
+            place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
+            params = default_params(config, place)
+        worker = Worker(replace(config, model=place, revision=None), progress, start_up)
         try:
-            self._assemble(config, worker, _tokenizer(config, place))
+            with start_up.phase("making the tokenizer"):
+                tokenizer = _tokenizer(config, place)
+            self._assemble(config, worker, tokenizer)
             self.default_sampling_params = params
+            start_up.log(
+                f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+            )
         except BaseException:
             worker.close()
             raise
@@ -74,7 +85,7 @@ class LLMEngine:
             ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -86,6 +97,7 @@ class LLMEngine:
         self._next_group_id = 0
         self._num_seeds_drawn = 0
         self._closed = False
+        self._exclusive = Exclusive("this engine")
 
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
@@ -95,7 +107,7 @@ class LLMEngine:
         """
         if not self.has_unfinished_requests():
             return []
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             plan = self.scheduler.schedule()
             self._outputs.note_plan(plan)
             result = self._executor.run(plan)
@@ -146,7 +158,7 @@ class LLMEngine:
             end_token_ids=request.stop_token_ids if params.min_tokens > 0 else (),
             bad_words=request.bad_words,
         )
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(group_id, request.prompt_token_ids, sampling, request.max_tokens, request.stop_token_ids)
             self._outputs.add(group_id, request, seed, stream, final_only)
@@ -161,7 +173,7 @@ class LLMEngine:
         self._check_open()
         if not isinstance(request_id, str):
             raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             return self._outputs.abort(request_id)
 
     def has_request(self, request_id: str) -> bool:
@@ -175,9 +187,10 @@ class LLMEngine:
 
     def close(self) -> None:
         """Frees the model and the KV memory. Any use after it but close() raises EngineClosedError."""
-        if not self._closed:
-            self._closed = True
-            self._executor.close()
+        with self._exclusive:
+            if not self._closed:
+                self._closed = True
+                self._executor.close()
 
     def _draw_seed(self) -> int:
         """The n-th drawn seed is a function of (config.seed, n), whatever was refused in between."""
@@ -191,7 +204,8 @@ class LLMEngine:
 def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:
     """The file or folder of a model, fetched if need be."""
     hub = Hub(cache_dir=config.download_dir, token=config.hf_token)
-    return str(local_model(name, hub, revision=revision, without_weights=without_weights))
+    overrides = config.hf_overrides
+    return str(local_model(name, hub, revision=revision, without_weights=without_weights, overrides=overrides))
 
 
 def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:

@@ -148,10 +148,10 @@ cdef class _RequestState:
     cdef list token_ids
     cdef str text
     cdef bint deltas, final_only, shows_stop
-    cdef long long num_tokens, min_tokens, num_preemptions
+    cdef long long num_tokens, min_tokens, num_preemptions, interval
     cdef double arrival_time, queued_ts
 
-    def __init__(self, request, seed, stream, bint final_only):
+    def __init__(self, request, seed, stream, bint final_only, long long interval):
         params = request.params
         self.request = request
         self.seed = seed
@@ -169,6 +169,7 @@ cdef class _RequestState:
         self.logprobs = None if request.num_logprobs is None else []
         self.cumulative_logprob = None if request.num_logprobs is None else 0.0
         self.num_tokens = 0
+        self.interval = interval if params.stream_interval is None else params.stream_interval
         self.min_tokens = params.min_tokens
         self.num_preemptions = 0
         self.arrival_time = time.time()
@@ -208,6 +209,10 @@ cdef class _RequestState:
         if self.stop_strings is not None:
             text = self.stop_strings.push(text, self.num_tokens > self.min_tokens)
         self.text += text
+
+    cdef bint is_due(self):
+        """Whether an output is wanted with the token that came: the first, and every so many from there."""
+        return not self.final_only and (self.num_tokens - 1) % self.interval == 0
 
     cdef object snapshot(self, str finish_reason):
         """Lists that will grow are copied; those of a delta and of a finished request are handed over."""
@@ -261,9 +266,11 @@ cdef class OutputProcessor:
     cdef dict _group_ids     # request id -> group id
     cdef set _never_scheduled  # group ids
     cdef int _num_with_logprobs
+    cdef long long _stream_interval
 
-    def __init__(self, tokenizer, scheduler):
+    def __init__(self, tokenizer, scheduler, stream_interval=1):
         self._tokenizer = tokenizer
+        self._stream_interval = stream_interval
         self._scheduler = scheduler
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
@@ -278,7 +285,7 @@ cdef class OutputProcessor:
         return request_id in self._group_ids
 
     def add(self, group_id, request, seed, stream, final_only=False):
-        self._states[group_id] = _RequestState(request, seed, stream, final_only)
+        self._states[group_id] = _RequestState(request, seed, stream, final_only, self._stream_interval)
         self._group_ids[request.request_id] = group_id
         self._never_scheduled.add(group_id)
         self._num_with_logprobs += request.num_logprobs is not None
@@ -333,7 +340,7 @@ cdef class OutputProcessor:
                 )
             try:
                 name = self._apply(state, event, name, result, logprobs, ranks, now)
-                shown = name is not None or (event.token_id is not None and not state.final_only)
+                shown = name is not None or (event.token_id is not None and state.is_due())
                 if shown:
                     self._make_prompt_logprobs(state)
             except Exception:

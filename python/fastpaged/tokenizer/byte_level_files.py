@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from fastpaged.errors import ModelFormatError
 from fastpaged.tokenizer.failures import library_failures
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_END_OF_TEXT = "<|endoftext|>"
 # By tokenizer_class in tokenizer_config.json, less a "Fast" at its end; or else by model_type in config.json.
 _CUT_OF_CLASS: Mapping[str, str] = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}
 _CUT_OF_MODEL: Mapping[str, str] = {"gpt2": "gpt-2", "opt": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"}
@@ -43,8 +42,6 @@ def byte_level_backend(folder: Path, cut: str, *, adds_space: bool) -> tokenizer
             raise ModelFormatError(f"{folder}: add_prefix_space: expected false where text is cut as {cut}, found true")
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True)
     backend.decoder = decoders.ByteLevel()
-    if _END_OF_TEXT in vocabulary:
-        backend.add_special_tokens([AddedToken(_END_OF_TEXT, normalized=False, special=True)])
     return backend
 
 
@@ -66,8 +63,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
             continue
         parts = line.rstrip("\r").split(" ")
         if len(parts) != 2 or not all(parts):
-            raise ModelFormatError(
-                f"{path}: line {number}: expected two tokens with a space between, found {line!r:.80}"
-            )
+            expected = "expected two tokens with a space between"
+            raise ModelFormatError(f"{path}: line {number}: {expected}, found {line[:80]!r}")
         merges.append((parts[0], parts[1]))
     return merges

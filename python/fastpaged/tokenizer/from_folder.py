@@ -6,6 +6,7 @@ import reprlib
 from typing import TYPE_CHECKING
 
 import tokenizers
+from tokenizers import AddedToken
 
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.file_kind import file_kind
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KINDS_OF_FILES = "tokenizer.json, vocab.json with merges.txt, SentencePiece's tokenizer.model"
+_END_OF_TEXT = "<|endoftext|>"
+_NAMED_LIKE_THE_END = {"bos_token", "eos_token", "unk_token"}  # each is GPT-2's end of text where the files do not say
 _NAMES_OF_TOKENIZERS = ("tokenizer", "vocab", "merges", "spiece", "sentencepiece")  # a folder without has none
 
 
@@ -65,6 +68,8 @@ def _from_tokenizer_json(folder: Path) -> TokenizerDefinition:
 def _from_vocabulary_and_merges(folder: Path, config: TokenizerConfig, cut: str) -> TokenizerDefinition:
     backend = byte_level_backend(folder, cut, adds_space=config.flag("add_prefix_space", default=False))
     config.add_tokens(backend, file_has_none=True)
+    if not config.named.keys() >= _NAMED_LIKE_THE_END and backend.token_to_id(_END_OF_TEXT) is not None:
+        backend.add_special_tokens([AddedToken(_END_OF_TEXT, normalized=False, special=True)])
     bos, eos = config.named_id("bos_token", backend), config.named_id("eos_token", backend)
     adds_bos, adds_eos = config.flag("add_bos_token", default=False), config.flag("add_eos_token", default=False)
     frame_with(backend, bos if adds_bos else None, eos if adds_eos else None)
@@ -81,8 +86,9 @@ def _from_sentence_piece(folder: Path) -> TokenizerDefinition:
     eos = model.eos_token_id if named_eos is None else named_eos
     adds_bos, adds_eos = config.flag("add_bos_token", default=True), config.flag("add_eos_token", default=False)
     frame_with(backend, bos if adds_bos else None, eos if adds_eos else None)
-    named = {"bos_token": bos, "eos_token": eos}
-    texts = {name: backend.id_to_token(token_id) for name, token_id in named.items() if token_id is not None}
+    pieces = model.vocabulary.pieces
+    named = {"bos_token": model.bos_token_id, "eos_token": model.eos_token_id}
+    texts = {name: pieces[token_id] for name, token_id in named.items() if token_id is not None}
     return _definition(folder, config, backend, source=str(file), bos=bos, eos=eos, texts=texts)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
@@ -16,6 +16,8 @@ from fastpaged.tokenizer.sentence_piece import PieceType, SentencePieceVocabular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
 _BYTE_LEVEL = "gpt2"  # in llama.cpp's words
 _SENTENCE_PIECE = "llama"
@@ -73,21 +75,28 @@ def _merges(keys: TokenizerMetadata, tokens: list[str], pre: PreTokenizer) -> mo
 
 def _sentence_piece(keys: TokenizerMetadata) -> TokenizerDefinition:
     tokens = keys.tokens()
-    types = keys.types(len(tokens)).copy()
-    if not np.any(types == PieceType.UNKNOWN):
-        unknown = keys.token_id("unknown", len(tokens), _SENTENCE_PIECE_IDS["unknown"])
-        if unknown is not None:  # some converters call it a control token
-            types[unknown] = PieceType.UNKNOWN
     vocabulary = SentencePieceVocabulary(
         source=keys.source,
         pieces=tokens,
         scores=keys.scores(len(tokens)),
-        types=types,
+        types=_types_with_one_unknown(keys, len(tokens)),
         adds_space=keys.optional("tokenizer.ggml.add_space_prefix", bool, True) is True,
         trims_spaces=keys.optional("tokenizer.ggml.remove_extra_whitespaces", bool, False) is True,
         character_map=_character_map(keys),
     )
     return _definition(keys, vocabulary.backend(), tokens, adds_bos=True, default_ids=_SENTENCE_PIECE_IDS)
+
+
+def _types_with_one_unknown(keys: TokenizerMetadata, num_tokens: int) -> npt.NDArray[np.integer[Any]]:
+    """Converters have called the unknown token a control token, and the padding of the vocabulary unknown tokens."""
+    types = np.array(keys.types(num_tokens))
+    called_unknown = np.flatnonzero(types == PieceType.UNKNOWN)
+    default = int(called_unknown[0]) if len(called_unknown) else _SENTENCE_PIECE_IDS["unknown"]
+    types[called_unknown] = PieceType.UNUSED
+    unknown = keys.token_id("unknown", num_tokens, default)
+    if unknown is not None:
+        types[unknown] = PieceType.UNKNOWN
+    return types
 
 
 def _character_map(keys: TokenizerMetadata) -> bytes:

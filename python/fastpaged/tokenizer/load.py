@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """The tokenizer of a .gguf file, of a folder with files of a tokenizer (the first of tokenizer.json, vocab.json with
-    merges.txt, tokenizer.model), of a folder that holds one .gguf file, or, where nothing else serves, of a folder that
-    transformers can read, if that is installed.
+    """The tokenizer of a .gguf file; of a folder with files of a tokenizer: the first of tokenizer.json, vocab.json
+    with merges.txt, tokenizer.model; of a folder that holds one .gguf file; and where nothing else serves, of a folder
+    that transformers can read, if that is installed.
 
     Raises ModelNotFoundError where none of them is, ModelFormatError where a file is damaged or not supported.
     """

@@ -2,10 +2,10 @@
 
 SentencePiece keeps a score for every piece and merges, again and again, the two neighbours whose union scores highest,
 the leftmost of equals. The library keeps a list of merges and takes the first listed. Both choose alike if the list is
-written in the order of falling scores, for BPE as SentencePiece trains it: no two pieces score alike, and a piece scores
-below its parts. Then all merges within a stretch of text that becomes one piece come before the one that makes it, in
-an order that does not depend on the text around. So the last two parts are always the same two, and of the several
-lines in the list that would make that piece only one is ever used: their order among themselves is nothing.
+in the order of falling scores, for BPE as SentencePiece trains it: no two pieces score alike, and a piece scores below
+its parts. Then all merges within a stretch of text that becomes one piece come before the one that makes it, in an
+order that does not depend on the text around. So the last two parts are always the same two, and of the several lines
+of the list that would make that piece only one is ever used: their order among themselves is nothing.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class SentencePieceVocabulary:
 
     def backend(self) -> tokenizers.Tokenizer:
         """The pipeline. Raises ModelFormatError."""
+        self._check()
         with library_failures(f"{self.source}: expected a SentencePiece vocabulary, found "):
             backend = tokenizers.Tokenizer(self._unigram() if self.is_unigram else self._bpe())
             backend.normalizer = self._normalizer()
@@ -76,10 +77,12 @@ class SentencePieceVocabulary:
         texts = list(self.pieces)
         for token_id in self._ids(PieceType.USER_DEFINED):
             texts[token_id] = texts[token_id].replace(_SPACE, " ")
-        if len(set(texts)) != len(texts):
-            twice = next(text for text, count in Counter(texts).items() if count > 1)
-            raise ModelFormatError(f"{self.source}: pieces: expected every one once, found {twice[:80]!r} twice")
         return texts
+
+    def _check(self) -> None:
+        if len(set(self._texts)) != len(self._texts):
+            twice = next(text for text, count in Counter(self._texts).items() if count > 1)
+            raise ModelFormatError(f"{self.source}: pieces: expected every one once, found {twice[:80]!r} twice")
 
     def _bpe(self) -> models.BPE:
         texts, unknown = self._texts, self._unknown()
@@ -130,16 +133,16 @@ class SentencePieceVocabulary:
     def _add_tokens(self, backend: tokenizers.Tokenizer) -> None:
         """Control, unknown and user-defined pieces are found in text as a whole; only user-defined ones are text.
 
-        SentencePiece looks for these where spaces are ▁ already. The library cannot where a space is to be put before
-        the text, for it would want one within the token too.
+        SentencePiece looks for these where spaces are ▁ already. The library does so with nothing else to be done to a
+        text before, because it does that to the tokens too: a space before each, runs of spaces made one.
         """
         special = np.flatnonzero(np.isin(self.types, (PieceType.CONTROL, PieceType.UNKNOWN)))
         backend.add_special_tokens([self._token(i, special=True, normalized=False) for i in special if self._texts[i]])
         defined = self._ids(PieceType.USER_DEFINED)
-        normalized = not self.adds_space
+        normalized = not (self.adds_space or self.trims_spaces or self.character_map)
         backend.add_tokens([self._token(i, special=False, normalized=normalized) for i in defined if self._texts[i]])
 
-    def _token(self, token_id: int, *, special: bool, normalized: bool) -> AddedToken:
+    def _token(self, token_id: np.intp, *, special: bool, normalized: bool) -> AddedToken:
         return AddedToken(self._texts[token_id], special=special, normalized=normalized)
 
     def _ids(self, kind: PieceType) -> npt.NDArray[np.intp]:

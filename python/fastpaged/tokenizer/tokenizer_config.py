@@ -35,6 +35,7 @@ class TokenizerConfig:
         self.named = {name: self.text_of(name, token) for name, token in named.items() if token is not None}
 
     def named_id(self, name: str, backend: tokenizers.Tokenizer) -> int | None:
+        """The id of "bos_token", say; None where the file names none, or one that the vocabulary lacks."""
         return backend.token_to_id(self.named[name]) if name in self.named else None
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -52,10 +53,9 @@ class TokenizerConfig:
         """
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         spaced = {text.replace(" ", "▁") for text in known if " " in text}  # as SentencePiece writes spaces
-        for token_id, token in self.declared_tokens(with_older_file=file_has_none):
+        for token_id, token in self.declared_tokens(as_written=file_has_none):
             if token.content in spaced or (token.content in known and not file_has_none):
                 continue
-            token.normalized = token.normalized and not file_has_none
             backend.add_tokens([token])
             if backend.token_to_id(token.content) != token_id:
                 found = f"{backend.token_to_id(token.content)} as the next free one"
@@ -65,12 +65,13 @@ class TokenizerConfig:
         in_vocabulary = [text for text in specials if backend.token_to_id(text) is not None]
         backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in in_vocabulary])
 
-    def declared_tokens(self, *, with_older_file: bool) -> Iterable[tuple[int, AddedToken]]:
-        """In the order of their ids. with_older_file: added_tokens.json, token -> id, counts where this one is silent."""
+    def declared_tokens(self, *, as_written: bool) -> Iterable[tuple[int, AddedToken]]:
+        """In the order of their ids. as_written: none is normalised, and added_tokens.json counts where this file is
+        silent."""
         key = "added_tokens_decoder"
         entries = self.content.get(key)
         if entries is None:
-            entries = self.older_tokens() if with_older_file else {}
+            entries = self.older_tokens() if as_written else {}
         if not isinstance(entries, dict) or not all(_ID.fullmatch(token_id) for token_id in entries):
             raise self.error(key, "an object of token ids", f"{entries!r:.80}")
         for token_id, entry in sorted(
@@ -82,7 +83,8 @@ class TokenizerConfig:
             flags = {name: entry.get(name, False) for name in ("single_word", "lstrip", "rstrip", "special")}
             if not all(type(flag) is bool for flag in flags.values()):
                 raise self.error(f"{key}[{token_id}]", "flags that are true or false", flags)
-            yield token_id, AddedToken(text, normalized=bool(entry.get("normalized", not flags["special"])), **flags)
+            normalized = not as_written and bool(entry.get("normalized", not flags["special"]))
+            yield token_id, AddedToken(text, normalized=normalized, **flags)
 
     def older_tokens(self) -> dict[str, object]:
         """added_tokens.json as added_tokens_decoder would write it."""
@@ -91,6 +93,7 @@ class TokenizerConfig:
         return {f"{token_id}": {"content": text, "special": text in special} for text, token_id in tokens}
 
     def special_texts(self) -> list[str]:
+        """Every token that is called special, by name or in a list."""
         texts = list(self.named.values())
         for key in _MORE_TOKENS:
             more = self.content.get(key) or []
@@ -119,12 +122,14 @@ class TokenizerConfig:
         return templates
 
     def text_of(self, what: str, token: object) -> str:
+        """The text of a token, which is a string or an object with its content. Raises ModelFormatError."""
         text = token.get("content") if isinstance(token, dict) else token
         if not isinstance(text, str) or not text or not _is_utf8(text):
             raise self.error(what, "a token: a string, or an object with its content", f"{token!r:.80}")
         return text
 
     def error(self, what: str, expected: str, found: object) -> ModelFormatError:
+        """To be raised."""
         return ModelFormatError(f"{self.path}: {what}: expected {expected}, found {found}")
 
 

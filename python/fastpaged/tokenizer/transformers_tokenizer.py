@@ -35,7 +35,5 @@ def backend_by_transformers(folder: Path, expected: str) -> tokenizers.Tokenizer
     backend = getattr(made, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         found = f"{type(made).__name__}, which transformers runs in Python"
-        raise ModelFormatError(
-            f"{folder}: expected a tokenizer with a pipeline of the tokenizers library, found {found}"
-        )
+        raise ModelFormatError(f"{folder}: expected a pipeline of the tokenizers library, found {found}")
     return backend

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.errors import InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.formats import GgufFile, SafetensorsFile, ShardedSafetensors, StoredTensor, find_gguf
 from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 from fastpaged.formats.safetensors_index import INDEX_NAME
@@ -17,7 +17,7 @@ from fastpaged.models.registry import config_from_gguf, config_from_hf, model_cl
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     import numpy.typing as npt
 
@@ -98,16 +98,27 @@ def rows_of(stored: StoredTensor, rows: npt.NDArray[np.int64]) -> StoredTensor:
     return StoredTensor(stored.name, stored.kind, (len(rows), *stored.shape[1:]), data.reshape(-1))
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(
+    path: str | os.PathLike[str], *, load_format: str = "auto", overrides: Mapping[str, object] | None = None
+) -> Checkpoint:
     """path: a .gguf file, a folder with config.json and model.safetensors (or its index, and the files that names), or
-    a folder with one .gguf file."""
+    a folder with one .gguf file. load_format: "safetensors" or "gguf", to open no other; "auto" takes the first there
+    is. overrides: keys and values laid over config.json, which a .gguf file has none of (InvalidRequestError)."""
     folder = Path(path)
-    for name in ("model.safetensors", INDEX_NAME):
+    for name in ("model.safetensors", INDEX_NAME) if load_format != "gguf" else ():
         if file_kind(folder / name) is not None:  # if it is no file, opening it says so
-            return _open_safetensors(folder / name)
+            return _open_safetensors(folder / name, overrides or {})
     gguf = find_gguf(path)
-    if gguf is not None:
+    if gguf is not None and load_format != "safetensors":
+        if overrides:
+            raise InvalidRequestError(
+                f"hf_overrides must be empty for {gguf}, which has no config.json, got {overrides}"
+            )
         return _open_gguf(gguf)
+    if load_format != "auto":
+        raise ModelNotFoundError(
+            f"model: there is nothing in {load_format} format at {str(folder)!r}, as load_format asks"
+        )
     raise ModelNotFoundError(
         f"model: the folder {str(folder)!r} must hold config.json and model.safetensors (or {INDEX_NAME} and the "
         "files it names), or one .gguf file; it has neither"
@@ -121,8 +132,8 @@ def _open_gguf(path: Path) -> Checkpoint:
     return Checkpoint(str(path), config, file, model_class(config).gguf_names(config))
 
 
-def _open_safetensors(weights: Path) -> Checkpoint:
-    config = read_config(weights.parent)
+def _open_safetensors(weights: Path, overrides: Mapping[str, object]) -> Checkpoint:
+    config = read_config(weights.parent, overrides)
     sharded = weights.name == INDEX_NAME
     file: WeightFiles = ShardedSafetensors.open(weights) if sharded else SafetensorsFile.open(weights)
     _check_depth(weights.parent / "config.json", "num_hidden_layers", config, file)
@@ -136,8 +147,9 @@ def _without_prefix(prefix: str, tensors: Collection[str]) -> dict[str, GgufName
     return {prefix + name: GgufName(name) for name in tensors}
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """From the config.json that must lie beside safetensors files. Raises ModelNotFoundError, ModelFormatError."""
+def read_config(folder: Path, overrides: Mapping[str, object] | None = None) -> ModelConfig:
+    """From the config.json that must lie beside safetensors files, with what is laid over it. Raises
+    ModelNotFoundError, ModelFormatError."""
     path = folder / "config.json"
     kind = file_kind(path)
     if kind is None:
@@ -150,7 +162,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise ModelFormatError(f"{path}: expected JSON in UTF-8, got {type(error).__name__}: {error}") from None
     if not isinstance(values, dict):
         raise ModelFormatError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    return _named(folder, lambda: config_from_hf(values))
+    return _named(folder, lambda: config_from_hf({**values, **(overrides or {})}))
 
 
 def _check_depth(path: Path, key: str, config: ModelConfig, file: WeightFiles) -> None:

@@ -14,7 +14,7 @@ from fastpaged.formats.safetensors_index import INDEX_NAME, read_weight_map
 from fastpaged.weights.checkpoint import read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _CONFIG_NAME = "config.json"
 _SAFETENSORS_NAMES = ("model.safetensors", INDEX_NAME)
@@ -27,6 +27,8 @@ _SMALL_NAMES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+# What a tokenizer is built from where there is no tokenizer.json.
+_OLDER_TOKENIZER_NAMES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")
 _NO_FILE = "/"  # a pattern that no file's name matches
 _TIMEOUT_S = 10.0
 _MAX_NAMES_SHOWN = 12
@@ -42,12 +44,19 @@ class Hub:
     cache_dir: str | None = None
     token: str | bool | None = field(default=None, repr=False)
 
-    def fetch(self, repository: str, gguf: str | None = None, *, revision: str | None = None) -> Path:
+    def fetch(
+        self,
+        repository: str,
+        gguf: str | None = None,
+        *,
+        revision: str | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> Path:
         """The newest commit of "org/name" on this machine: a folder with safetensors files, or a .gguf file.
 
         gguf: which .gguf file of the repository; None: its safetensors files, or else the only .gguf file it has.
         revision: a branch, tag or commit; None: the main branch. Where the hub does not answer, what was fetched before
-        is taken, and the log says so.
+        is taken, and the log says so. overrides: as for read_config().
 
         Raises ModelNotFoundError for a `gguf` that is not there, ModelFormatError for a repository without a model that
         fastpaged reads (where config.json shows it, before any weights are fetched), and any error of huggingface_hub.
@@ -64,26 +73,22 @@ class Hub:
         weights = choose_weights(repository, names, gguf)
         if weights not in _SAFETENSORS_NAMES:
             return self._download(repository, [weights], revision=revision) / weights
-        small = [name for name in _SMALL_NAMES if name in names] + [name for name in (weights,) if name == INDEX_NAME]
+        wanted = _SMALL_NAMES if "tokenizer.json" in names else _SMALL_NAMES + _OLDER_TOKENIZER_NAMES
+        small = [name for name in wanted if name in names] + [name for name in (weights,) if name == INDEX_NAME]
         folder = self._download(repository, small, revision=revision)
-        read_config(folder)
+        read_config(folder, overrides)
         commit = folder.name  # the weights must be of the same one, whatever is pushed meanwhile
         return self._download(repository, _weight_files(folder, weights), revision=commit)
 
     def fetch_small(self, repository: str, *, revision: str | None = None) -> Path:
         """The folder of the newest commit, with what may lie beside the weights and is read: configs and tokenizer.
 
-        Where the hub does not answer, what was fetched before is taken. Raises any error of huggingface_hub.
+        Where the hub does not answer, huggingface_hub takes what was fetched before. Raises any error of its own.
         """
-        try:
-            return self._download(repository, _SMALL_NAMES, revision=revision)
-        except Exception as error:
-            try:
-                folder = self._download(repository, _SMALL_NAMES, revision=revision, local_files_only=True)
-            except Exception:
-                raise error from None
-            _tell_of_old(repository, error)
+        folder = self._download(repository, _SMALL_NAMES, revision=revision)
+        if (folder / "tokenizer.json").exists():
             return folder
+        return self._download(repository, _OLDER_TOKENIZER_NAMES, revision=folder.name)
 
     def _fetched_before(self, repository: str, gguf: str | None, revision: str | None, error: Exception) -> Path:
         """Raises `error`, why nothing newer can be had, where no whole model is there."""
@@ -96,7 +101,9 @@ class Hub:
             raise error from None
         if not whole:
             raise error
-        _tell_of_old(repository, error)
+        logging.getLogger(__name__).warning(
+            "%s: taking what was fetched before, for the hub could not be asked: %s", repository, summary(error)
+        )
         return folder if weights in _SAFETENSORS_NAMES else folder / weights
 
     def _download(
@@ -122,12 +129,6 @@ class Hub:
                 local_files_only=local_files_only,
             )
         )
-
-
-def _tell_of_old(repository: str, error: Exception) -> None:
-    logging.getLogger(__name__).warning(
-        "%s: taking what was fetched before, for the hub could not be asked: %s", repository, summary(error)
-    )
 
 
 def _weight_files(folder: Path, weights: str) -> list[str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastpaged.errors import FastpagedError, InvalidRequestError, ModelNotFoundError
 from fastpaged.formats.file_kind import FOLDER, file_kind
 from fastpaged.weights.hub import Hub, summary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MODELS_VARIABLE = "FASTPAGED_MODELS"
 _NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")  # leads out of no folder
@@ -16,7 +20,12 @@ _MAX_NAME_PARTS = 3
 
 
 def local_model(
-    name: str, hub: Hub | None = None, *, revision: str | None = None, without_weights: bool = False
+    name: str,
+    hub: Hub | None = None,
+    *,
+    revision: str | None = None,
+    without_weights: bool = False,
+    overrides: Mapping[str, object] | None = None,
 ) -> Path:
     """The file or folder of the model called `name`.
 
@@ -26,6 +35,7 @@ def local_model(
     revision: a branch, tag or commit of a name on the hub, and on the hub alone: for a path it is an
         InvalidRequestError, and FASTPAGED_MODELS, of which nobody knows the revision, is left out.
     without_weights: of "org/name" fetch only configs and tokenizer.
+    overrides: what will be laid over config.json, which is looked at before weights are fetched.
 
     Raises ModelNotFoundError for a name that is nowhere, with the reason and what to do; else as Hub.fetch().
     """
@@ -48,7 +58,7 @@ def local_model(
     try:
         if without_weights and not is_file:
             return hub.fetch_small(name, revision=revision)
-        return hub.fetch("/".join(parts[:2]), parts[2] if is_file else None, revision=revision)
+        return hub.fetch("/".join(parts[:2]), parts[2] if is_file else None, revision=revision, overrides=overrides)
     except FastpagedError:
         raise
     except Exception as error:  # there are many kinds, of huggingface_hub and of what it stands on

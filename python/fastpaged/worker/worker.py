@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
@@ -9,7 +10,9 @@ from fastpaged.config.dtypes import compute_dtype
 from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
-from fastpaged.weights.checkpoint import open_checkpoint
+from fastpaged.start_up import StartUp
+from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
+from fastpaged.weights.dummy import DummyCheckpoint
 from fastpaged.weights.loader import load_model, weight_bytes
 from fastpaged.worker.free_memory import free_memory_bytes
 from fastpaged.worker.kv_memory import KVMemory
@@ -33,22 +36,31 @@ class Worker:
     Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
     """
 
-    def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, progress: ProgressCallback | None = None, start_up: StartUp | None = None
+    ) -> None:
+        start_up = StartUp() if start_up is None else start_up
         self.device = _cpu_device(config)
         self.dtype = compute_dtype(config.dtype)
-        checkpoint = open_checkpoint(config.model)
+        with start_up.phase("opening the model"):
+            checkpoint = _open(config)
         try:
             self.model_config: ModelConfig = checkpoint.config
             _check_head_dim(config, self.model_config)
             self._size_kv_memory(config)
-            model = load_model(checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len)
+            with start_up.phase("loading weights"):
+                model = load_model(
+                    checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len
+                )
         finally:
             checkpoint.close()
-        self.kv_memory = KVMemory(
-            self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
-        )
-        self.graph = _record(model, self.device, self.dtype, config)
-        self.graph.bind_kv_cache(self.kv_memory.array)
+        with start_up.phase("mapping KV memory"):
+            self.kv_memory = KVMemory(
+                self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
+            )
+        with start_up.phase("recording the graph"):
+            self.graph = _record(model, self.device, self.dtype, config)
+            self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
@@ -77,6 +89,12 @@ class Worker:
         """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it."""
         for name in ("graph", "kv_memory", "_sampler"):
             self.__dict__.pop(name, None)
+
+
+def _open(config: EngineConfig) -> Checkpoint:
+    if config.load_format == "dummy":
+        return DummyCheckpoint(config.model, read_config(Path(config.model), config.hf_overrides))
+    return open_checkpoint(config.model, load_format=config.load_format, overrides=config.hf_overrides)
 
 
 def _cpu_device(config: EngineConfig) -> _core.CpuDevice:

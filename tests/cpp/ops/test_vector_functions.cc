@@ -63,11 +63,11 @@ TEST_CASE("activations and tanh of every magnitude are right to a few units in t
     ops.soft_cap({.x = view_of(x, {1, static_cast<std::int64_t>(x.size())}), .cap = 1.0F}, pool);
     return x;
   };
-  const double kUlp = 0x1p-23;
-  check_function("tanh", soft_capped, [](double x) { return std::tanh(x); }, 3 * kUlp, 0.0);
+  const double ulp = 0x1p-23;
+  check_function("tanh", soft_capped, [](double x) { return std::tanh(x); }, 3 * ulp, 0.0);
   // e^126 is infinity in float32, and x / infinity is 0.
   const auto silu = [](double x) { return x / (1.0 + std::exp(-x)); };
-  check_function("silu", activation(Activation::kSilu), silu, 4 * kUlp, 1e-30);
+  check_function("silu", activation(Activation::kSilu), silu, 4 * ulp, 1e-30);
   const auto relu = [](double x) { return x < 0.0 ? 0.0 : x; };
   check_function("relu", activation(Activation::kRelu), relu, 0.0, 0.0);
   // Where 1 + erf or 1 + tanh loses its digits, those of x / 2 times an error of 1.5e-7 are left.
@@ -75,8 +75,8 @@ TEST_CASE("activations and tanh of every magnitude are right to a few units in t
   const auto gelu_tanh = [](double x) {
     return std::isinf(x) ? INFINITY : 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
   };
-  check_function("gelu", activation(Activation::kGelu), gelu, 4 * kUlp, 6e-7);
-  check_function("gelu_tanh", activation(Activation::kGeluTanh), gelu_tanh, 8 * kUlp, 6e-7);
+  check_function("gelu", activation(Activation::kGelu), gelu, 4 * ulp, 6e-7);
+  check_function("gelu_tanh", activation(Activation::kGeluTanh), gelu_tanh, 8 * ulp, 6e-7);
 }
 
 TEST_CASE("to bfloat16: nearest, ties to even; NaN stays a quiet NaN, denormals become zeros of their sign") {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_model import write_tiny_llama
+from tiny_model import write_json, write_tiny_llama
 
 from fastpaged import LLM, SamplingParams
 from fastpaged.cli.engine_options import ENGINE_FIELDS, engine_arguments
@@ -166,7 +166,7 @@ def test_a_message_too_long_is_told_at_a_terminal_and_ends_piped_lines(
 
 
 def test_an_answer_is_as_long_as_the_context_unless_told(
-    tiny_llama: Path, lines: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tiny_llama: Path, lines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int | None] = []
     stream = LLM.stream
@@ -179,6 +179,27 @@ def test_an_answer_is_as_long_as_the_context_unless_told(
     lines("the cat")
     assert main(["chat", str(tiny_llama), *QUICK, "--max-model-len", "32"]) == 0
     assert seen == [None]
+
+
+@pytest.mark.parametrize(("options", "temperature"), [([], 0.25), (["--temperature", "0.5"], 0.5)])
+@pytest.mark.parametrize("command", ["chat", "generate"])
+def test_options_win_over_the_model_s_own_defaults_of_sampling(
+    command: str, options: list[str], temperature: float, tmp_path: Path, lines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny_llama(tmp_path)
+    write_json(tmp_path / "generation_config.json", {"temperature": 0.25, "top_k": 7})
+    seen: list[tuple[float, int]] = []
+    stream = LLM.stream
+
+    def noted(llm: LLM, prompt: Any, params: SamplingParams) -> Any:
+        seen.append((params.temperature, params.top_k))
+        return stream(llm, prompt, params)
+
+    monkeypatch.setattr(LLM, "stream", noted)
+    lines("the cat")
+    start = ["chat", str(tmp_path)] if command == "chat" else ["generate", "--model", str(tmp_path), "--prompt", "a"]
+    assert main([*start, "--isa", "scalar", "--num-blocks", "32", *LENGTH, *options]) == 0
+    assert seen == [(temperature, 7)]
 
 
 def test_an_answer_that_fails_is_told_and_the_status_is_1(

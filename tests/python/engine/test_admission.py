@@ -193,10 +193,14 @@ def test_params_that_leave_one_token_are_admitted(params: Any) -> None:
 
 @pytest.mark.parametrize(("asked", "max_logprobs", "expected"), [(None, 5, None), (0, 5, 0), (5, 5, 5), (-1, -1, 128)])
 def test_logprobs_within_the_limit_are_granted(asked: int | None, max_logprobs: int, expected: int | None) -> None:
-    request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(logprobs=asked))
-    assert request.num_logprobs == expected
+    for name in ("logprobs", "prompt_logprobs"):
+        request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(**{name: asked}))  # type: ignore[arg-type]
+        assert getattr(request, f"num_{name}") == expected
+        assert {request.num_logprobs, request.num_prompt_logprobs} == {expected, None}
 
 
 @pytest.mark.parametrize("asked", [6, -1])
 def test_logprobs_over_the_limit_name_both(asked: int) -> None:
-    assert f"logprobs must be at most max_logprobs = 5, got {asked}" in refusal("A", SamplingParams(logprobs=asked))
+    for name in ("logprobs", "prompt_logprobs"):
+        message = refusal("A", SamplingParams(**{name: asked}))  # type: ignore[arg-type]
+        assert message.startswith(f"{name} must be at most max_logprobs = 5, got {asked}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -18,7 +20,6 @@ from fastpaged.tokenizer.sentence_piece_file import read_sentence_piece_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 USER_DEFINED_TOKENS = ("<tool>", "  \t", "<｜tool▁end｜>")
 SENTENCE_PIECE_SYMBOLS = ("<tool>", "\n\n", "▁▁", "▁▁▁▁")  # user-defined; Gemma has such runs
@@ -150,7 +151,7 @@ def write_folder(folder: Path, tokenizer: tokenizers.Tokenizer, **files: Any) ->
 def trained_sentence_piece(**options: Any) -> bytes:
     """tokenizer.model, trained on the test strings; without options as Llama 2's, but small."""
     model = io.BytesIO()
-    defaults = {
+    defaults: dict[str, Any] = {
         "model_type": "bpe",
         "vocab_size": 1000,
         "byte_fallback": True,
@@ -167,10 +168,12 @@ def trained_sentence_piece(**options: Any) -> bytes:
     return model.getvalue()
 
 
-def sentence_piece_backend(model: bytes, folder: Path) -> tokenizers.Tokenizer:
-    """The pipeline of a tokenizer.model, which is written to the folder on the way."""
-    (folder / "tokenizer.model").write_bytes(model)
-    return read_sentence_piece_model(folder / "tokenizer.model").vocabulary.backend()
+def sentence_piece_backend(model: bytes) -> tokenizers.Tokenizer:
+    """The pipeline that fastpaged makes of a tokenizer.model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokenizer.model"
+        path.write_bytes(model)
+        return read_sentence_piece_model(path).vocabulary.backend()
 
 
 def byte_fallback(decoder: decoders.Decoder | None = None) -> tokenizers.Tokenizer:

@@ -1,7 +1,8 @@
-"""SentencePiece vocabularies, from GGUF files and from tokenizer.model, against `sentencepiece` and an obvious model."""
+"""SentencePiece vocabularies, of GGUF files and tokenizer.model, against `sentencepiece` and an obvious model."""
 
 from __future__ import annotations
 
+import json
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +22,9 @@ from tokenizer.small_tokenizers import (
 from tokenizer.strings import strings
 
 from fastpaged.errors import ModelFormatError
+from fastpaged.formats.gguf import GgufFile
 from fastpaged.tokenizer import Tokenizer, load_tokenizer
+from fastpaged.tokenizer.gguf_metadata import TokenizerMetadata
 from fastpaged.tokenizer.sentence_piece import PieceType, SentencePieceVocabulary
 
 LLAMA: dict[str, Any] = {}
@@ -89,6 +92,157 @@ def test_the_unigram_model_finds_a_segmentation_as_probable_as_sentencepieces(tm
     assert num_equal > 0.9 * len(texts)
 
 
+# ---- what the file says
+
+
+def llama_gguf(tmp_path: Path, **metadata: Any) -> Path:
+    return write_sentence_piece_gguf(tmp_path / "model.gguf", trained("Llama"), **metadata)
+
+
+def test_a_llama_file_that_says_nothing_begins_with_bos_and_a_space(tmp_path: Path) -> None:
+    silent = {f"ggml__{name}_token_id": None for name in ("bos", "eos", "unknown")}
+    tokenizer = load_tokenizer(llama_gguf(tmp_path, **silent))
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_ids) == (1, frozenset({2}))
+    oracle = sentencepiece.SentencePieceProcessor(model_proto=trained("Llama"))
+    assert tokenizer.encode("a b") == [1, *oracle.encode("a b")]
+    assert tokenizer.encode("") == [1]
+    assert tokenizer.encode("<s>a") == [1, *oracle.encode("a")], "never two"
+    assert tokenizer.encode("a</s>b") == [1, *oracle.encode("a"), 2, *oracle.encode("b")]
+
+
+def test_the_frame_and_the_template_are_what_the_file_says(tmp_path: Path) -> None:
+    path = llama_gguf(tmp_path, ggml__add_bos_token=False, ggml__add_eos_token=True, chat_template=CHATML)
+    tokenizer = load_tokenizer(path)
+    bare = tokenizer.encode("a", add_special_tokens=False)
+    assert tokenizer.encode("a") == [*bare, 2]
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}]).startswith("<|im_start|>user\nHi")
+
+
+def test_a_byte_that_is_spelled_out_is_no_byte(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(llama_gguf(tmp_path))
+    assert tokenizer.decode(tokenizer.encode("<0x41>")) == "<0x41>"
+    assert tokenizer.decode([tokenizer.encode("\x01")[-1]]) == "\x01", "but one that no piece has is a byte's token"
+
+
+def test_the_unknown_token_is_the_one_the_file_names_whatever_the_types_say(tmp_path: Path) -> None:
+    model = trained("no bytes")
+    with GgufFile.open(write_sentence_piece_gguf(tmp_path / "model.gguf", model)) as file:
+        types = TokenizerMetadata(file.metadata, "test").types(700).tolist()
+    assert types[:3] == [2, 3, 3]
+    texts = strings(24, 300)
+    assert any(0 in sentencepiece.SentencePieceProcessor(model_proto=model).encode(text) for text in texts)
+    for changed in ([3, *types[1:]], [3, 3, 2, *types[3:]]):
+        path = write_sentence_piece_gguf(tmp_path / "changed.gguf", model, ggml__token_type=changed)
+        assert_same(load_tokenizer(path), model, texts)
+
+
+VOCABULARY_SIZE = 1000
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no scores": ({"ggml__scores": None}, "scores: expected a value of type ndarray, found no such key"),
+    "no types": ({"ggml__token_type": None}, "token_type: expected a value of type ndarray, found no such key"),
+    "scores of whole numbers": (
+        {"ggml__scores": [1] * VOCABULARY_SIZE},
+        "scores: expected 1000 floats, one a token, found 1000 of int",
+    ),
+    "too few scores": ({"ggml__scores": [1.0, 2.0]}, "scores: expected 1000 floats, one a token, found 2 of float"),
+    "a space that is a number": ({"ggml__add_space_prefix": 1}, "add_space_prefix: expected a value of type bool"),
+    "rules that are floats": (
+        {"ggml__precompiled_charsmap": [0.5]},
+        "charsmap: expected an array of bytes, found one of",
+    ),
+    "rules that are none": (
+        {"ggml__precompiled_charsmap": b"\1\2\3"},
+        "expected a SentencePiece vocabulary, found",
+    ),
+    "a symbol twice": (
+        {"ggml__token_type": [4] * VOCABULARY_SIZE, "ggml__tokens": [*map(str, range(998)), "▁", " "]},
+        "pieces: expected every one once, found ' ' twice",
+    ),
+    "a beginning beyond the vocabulary": (
+        {"ggml__bos_token_id": VOCABULARY_SIZE},
+        "bos_token_id: expected a token id below 1000, found 1000",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_it_refuses(tmp_path: Path, case: str) -> None:
+    metadata, message = REFUSED[case]
+    with pytest.raises(ModelFormatError, match=message) as error:
+        load_tokenizer(llama_gguf(tmp_path, **metadata))
+    assert "model.gguf: " in str(error.value)
+
+
+def test_tokenizer_model_begins_with_bos_unless_the_config_says_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(trained("Llama"))
+    bare = load_tokenizer(tmp_path).encode("a", add_special_tokens=False)
+    assert load_tokenizer(tmp_path).encode("a") == [1, *bare]
+    assert load_tokenizer(tmp_path).eos_token_ids == {2}
+    write_json(tmp_path / "tokenizer_config.json", {"add_bos_token": False, "add_eos_token": True, "eos_token": "<s>"})
+    assert load_tokenizer(tmp_path).encode("a") == [*bare, 1]
+    write_json(tmp_path / "tokenizer_config.json", {"add_bos_token": "no"})
+    with pytest.raises(ModelFormatError, match="add_bos_token: expected true or false, found 'no'"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tokenizer_config", "added_tokens"])
+def test_tokens_added_to_tokenizer_model_follow_its_own(tmp_path: Path, file: str) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(trained("Llama"))
+    decoder = {"1000": {"content": "<|end|>", "special": True}, "1001": {"content": "<think>", "special": False}}
+    older = {"<|end|>": 1000, "<think>": 1001}
+    config = (
+        {"added_tokens_decoder": decoder} if file == "tokenizer_config" else {"additional_special_tokens": ["<|end|>"]}
+    )
+    write_json(tmp_path / "tokenizer_config.json", config)
+    write_json(tmp_path / "added_tokens.json", older if file == "added_tokens" else {"<never>": 1000})
+    tokenizer = load_tokenizer(tmp_path)
+    ids = tokenizer.encode("a<|end|><think>")
+    assert (ids[-2:], tokenizer.vocab_size) == ([1000, 1001], 1002)
+    assert tokenizer.decode(ids) == "a<think>"
+
+
+def test_a_declared_run_of_spaces_is_the_models_own(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(trained("Gemma"))
+    two = load_tokenizer(tmp_path).encode("  ", add_special_tokens=False)
+    declared = {f"{two[0]}": {"content": "▁▁", "special": False, "normalized": False}}
+    write_json(tmp_path / "tokenizer_config.json", {"added_tokens_decoder": declared})
+    assert load_tokenizer(tmp_path).encode("  ", add_special_tokens=False) == two
+
+
+@pytest.mark.parametrize("kind", ["word", "char"])
+def test_models_of_words_and_characters_are_refused(tmp_path: Path, kind: str) -> None:
+    model = trained_sentence_piece(model_type=kind, byte_fallback=False, vocab_size=300, hard_vocab_limit=False)
+    (tmp_path / "tokenizer.model").write_bytes(model)
+    with pytest.raises(ModelFormatError, match=f"tokenizer.model: model_type: expected unigram or bpe, found {kind}"):
+        load_tokenizer(tmp_path)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_a_damaged_model_gives_a_tokenizer_or_a_format_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = bytearray(trained("Gemma"))
+    places = st.one_of(
+        st.integers(1, 200), st.integers(len(content) - 300, len(content) - 1), st.integers(1, len(content) - 1)
+    )
+    for position, byte in data.draw(st.dictionaries(places, st.integers(0, 255), min_size=1)).items():
+        content[position] = byte
+    cut = data.draw(st.one_of(st.none(), st.integers(1, len(content))))
+    folder = tmp_path_factory.getbasetemp() / "damaged model"
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.model").write_bytes(content[:cut])
+    try:
+        tokenizer = load_tokenizer(folder)
+    except ModelFormatError:
+        return
+    assert all(0 <= token_id < tokenizer.vocab_size for token_id in tokenizer.encode("Hello, world! 👩‍👧"))
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
 # ---- against an obvious model
 
 
@@ -129,7 +283,7 @@ def test_merges_are_chosen_as_scores_choose_them() -> None:
         ).backend()
         for _ in range(25):
             text = "".join(random_.choice(pieces) for _ in range(random_.randint(0, 9)))
-            found = [token for token in backend.encode(text).tokens]
+            found = list(backend.encode(text).tokens)
             assert found == obvious_bpe(text, score_of), (text, pieces)
         num_competing += len({p for p in pieces if sum(p.startswith(q) and p[len(q) :] in pieces for q in pieces) > 1})
     assert num_competing > 500

@@ -24,7 +24,7 @@ LEFT_ALONE = {
     "original/consolidated.00.pth": b"\x80\x04.",
     "consolidated.safetensors": b"the same weights under other names",
     "modeling_tiny.py": b"raise SystemExit",
-    "tokenizer.model": b"",
+    "tokenizer.model": b"what tokenizer.json was made from",
     "onnx/model.onnx": b"",
     ".gitattributes": b"",
 }
@@ -46,6 +46,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str
     mamba = whole | {"config.json": json.dumps(tiny_config() | {"architectures": ["MambaForCausalLM"]}).encode()}
     return {
         "org/tiny": whole | LEFT_ALONE,
+        "org/older": {name: text for name, text in (whole | LEFT_ALONE).items() if name != "tokenizer.json"},
         "org/sharded": files_of(folder) | LEFT_ALONE,
         "org/mamba": mamba,
         "org/one-gguf": {"tiny.Q8_0.gguf": b"GGUF", "config.json": b"{}", "old/tiny.gguf": b""},
@@ -73,6 +74,12 @@ def test_a_repository_s_model_is_fetched_and_nothing_else(hub: Hub, server: Fake
     assert sorted(server.fetched) == sorted(path.name for path in folder.iterdir()) == ONE_FILE
     assert files_of(folder) == {name: server.repositories["org/tiny"][name] for name in ONE_FILE}
     assert sorted(open_checkpoint(folder).tensor_names) == sorted(tiny_weights())
+
+
+def test_without_tokenizer_json_what_it_is_made_of_is_fetched(hub: Hub, server: FakeHub) -> None:
+    folder = hub.fetch("org/older")
+    expected = sorted({*ONE_FILE, "tokenizer.model"} - {"tokenizer.json"})
+    assert sorted(server.fetched) == sorted(path.name for path in folder.iterdir()) == expected
 
 
 def test_of_a_model_in_several_files_those_of_the_index_are_fetched(hub: Hub, server: FakeHub) -> None:
@@ -106,14 +113,17 @@ def test_a_revision_is_fetched_beside_the_main_branch_and_found_again_without_th
 
 
 def test_what_lies_beside_the_weights_may_be_fetched_alone(
-    repositories: dict[str, dict[str, bytes]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path
 ) -> None:
     with running(FakeHub(repositories)) as server:
         hub = Hub(server.endpoint, str(tmp_path))
         folder = hub.fetch_small("org/sharded")
         assert sorted(server.fetched) == [name for name in ONE_FILE if name != "model.safetensors"]
-    with caplog.at_level(logging.WARNING, "fastpaged"):
-        assert hub.fetch_small("org/sharded") == folder
+        server.fetched.clear()
+        older = hub.fetch_small("org/older")
+        assert (older / "tokenizer.model").exists() and not (older / "tokenizer.json").exists()
+        assert "model.safetensors" not in server.fetched
+    assert hub.fetch_small("org/sharded") == folder
     with pytest.raises(Exception, match="(?i)refused"):
         hub.fetch_small("org/tiny")
 

@@ -21,7 +21,7 @@ from fastpaged.weights.local_model import local_model
 class NotedHub(Hub):
     """Fetches nothing: it raises what it was asked for."""
 
-    def fetch(self, repository: str, gguf: str | None = None, *, revision: str | None = None) -> Path:
+    def fetch(self, repository: str, gguf: str | None = None, *, revision: str | None = None, **_: Any) -> Path:
         raise LookupError(repository, gguf, *filter(None, [revision]))
 
     def fetch_small(self, repository: str, *, revision: str | None = None) -> Path:

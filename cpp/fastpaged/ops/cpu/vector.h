@@ -5,9 +5,10 @@
 //
 //   kIsaName                           name of the op table
 //   Floats                             kLanes float32
-//   load(from, count), store(to, x, count)    the first `count` lanes (all from kLanes on), of float32 or bfloat16;
-//                                      the others are zero, or left alone in memory. bfloat16 is rounded to the
-//                                      nearest, ties to even; NaN stays a quiet NaN, denormals become zero
+//   load(from, count)                  the first `count` lanes (none below 1, all from kLanes on), of float32 or
+//                                      bfloat16; the others are zero
+//   store(to, x, count)                likewise; nothing else is written. bfloat16 is rounded to the nearest, ties to
+//                                      even; NaN stays a quiet NaN, denormals become zero
 //   zero(), set1(x)
 //   add, sub, mul, div, sqrt
 //   fma(a, b, c) = a b + c, fms(a, b, c) = a b - c, fnma(a, b, c) = c - a b, rounded once

@@ -21,7 +21,7 @@ using Floats = __m512;
 using Pairs = __m512bh;
 
 static inline __mmask16 lane_mask(std::int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xFFFFU : (1U << count) - 1U);
+  return static_cast<__mmask16>(count >= kLanes ? 0xFFFFU : (1U << (count > 0 ? count : 0)) - 1U);
 }
 
 static inline Floats load(const float* from, std::int64_t count = kLanes) {
