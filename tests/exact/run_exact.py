@@ -81,7 +81,7 @@ def preempted_for_want_of_room(base: EngineConfig, requests: list[Request]) -> I
 def alone(isa: str, base: EngineConfig, requests: list[Request]) -> list[Answer]:
     start = time.monotonic()
     answers = run(Variant("alone", base, alone=True), requests)
-    tokens = sum(len(tokens) for tokens, _, _ in answers)
+    tokens = sum(len(tokens) for tokens, *_ in answers)
     print(f"{isa}: {len(requests)} requests alone, {tokens} tokens ({time.monotonic() - start:.0f} s)", flush=True)
     return answers
 

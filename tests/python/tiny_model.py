@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fastpaged.config.keys import Keys
-from fastpaged.models.llama import Llama, LlamaConfig
+from fastpaged.models.llama import Llama
+from fastpaged.models.llama_config import LlamaConfig
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # With the special tokens and 256 bytes: 300 tokens.

@@ -142,7 +142,7 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(
 
 def test_ctrl_c_between_piped_lines_ends_the_command(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted(io.StringIO):
-        def readline(self, *_: Any) -> str:
+        def readline(self, *_: Any) -> str:  # type: ignore[override]  # StringIO's own stub says str too
             raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "stdin", Interrupted())

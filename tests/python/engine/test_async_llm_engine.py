@@ -174,8 +174,8 @@ def test_a_long_text_is_tokenised_off_the_event_loop(engine: AsyncLLMEngine) -> 
 
 def test_a_bad_request_raises_at_its_reader_alone(engine: AsyncLLMEngine) -> None:
     async def mixed() -> list[Any]:
-        return await asyncio.gather(
-            ids(engine, PROMPTS[0], greedy()), ids(engine, [-1], greedy()), return_exceptions=True
+        return list(
+            await asyncio.gather(ids(engine, PROMPTS[0], greedy()), ids(engine, [-1], greedy()), return_exceptions=True)
         )
 
     good, bad = run(mixed())
@@ -185,10 +185,12 @@ def test_a_bad_request_raises_at_its_reader_alone(engine: AsyncLLMEngine) -> Non
 
 def test_an_id_in_use_is_refused_and_the_first_request_is_unharmed(engine: AsyncLLMEngine) -> None:
     async def twice() -> list[Any]:
-        return await asyncio.gather(
-            collect(engine.generate(PROMPTS[0], greedy(), "a")),
-            collect(engine.generate(PROMPTS[1], greedy(), "a")),
-            return_exceptions=True,
+        return list(
+            await asyncio.gather(
+                collect(engine.generate(PROMPTS[0], greedy(), "a")),
+                collect(engine.generate(PROMPTS[1], greedy(), "a")),
+                return_exceptions=True,
+            )
         )
 
     first, second = run(twice())

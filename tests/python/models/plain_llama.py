@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from fastpaged.models.llama import LlamaConfig
+from fastpaged.models.llama_config import LlamaConfig
 
 Array = npt.NDArray[np.float32]
 Mistake = Literal[

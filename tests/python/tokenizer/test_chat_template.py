@@ -162,7 +162,7 @@ def tokenizer_with(tmp_path: Path, template: str | None) -> Tokenizer:
 def test_a_last_message_is_continued_right_behind_its_text(
     tmp_path: Path, template: str, last: object, prompt: str
 ) -> None:
-    messages = [{"role": "u", "content": "Hi"}, {"role": "a", "content": last}]
+    messages: list[dict[str, Any]] = [{"role": "u", "content": "Hi"}, {"role": "a", "content": last}]
     rendered = tokenizer_with(tmp_path, template).apply_chat_template(
         messages, add_generation_prompt=False, continue_final_message=True
     )

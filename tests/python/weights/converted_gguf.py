@@ -64,7 +64,7 @@ def neighbours_paired(rows: Array, num_heads: int) -> Array:
 
 def _add_scaling(writer: gguf.GGUFWriter, config: dict[str, Any], rope: dict[str, Any], rotary_dim: int) -> None:
     kind = rope["rope_type"]
-    original = rope.get("original_max_position_embeddings")
+    original: int = rope.get("original_max_position_embeddings", 0)
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
