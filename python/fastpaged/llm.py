@@ -75,7 +75,7 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = False,
+        use_tqdm: bool | None = None,
         lora_request: None = None,
         priority: None = None,
     ) -> list[RequestOutput]:
@@ -84,7 +84,7 @@ class LLM:
         prompts: one prompt or a list of them; a prompt is a string, token ids, {"prompt": str} or
             {"prompt_token_ids": ids}.
         sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
-        use_tqdm: show how many prompts are done on stderr.
+        use_tqdm: show on stderr how many prompts are done; None: where stderr is a terminal.
         lora_request, priority: None, for there are no adapters and no priorities.
 
         Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
@@ -92,7 +92,7 @@ class LLM:
         """
         _refuse_extras(lora_request, priority)
         requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
-        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
+        return self._answers(requests, _bar(use_tqdm))
 
     def chat(
         self,
@@ -104,7 +104,7 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        use_tqdm: bool = False,
+        use_tqdm: bool | None = None,
         lora_request: None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or a list of them, put through the model's chat template; else as generate().
@@ -132,7 +132,7 @@ class LLM:
             except InvalidRequestError as error:
                 raise _at_index(error, "conversations", index, len(conversations)) from error
         requests = self._prepare_all(prompts, sampling_params, "conversations")
-        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
+        return self._answers(requests, _bar(use_tqdm))
 
     def enqueue(
         self,
@@ -144,11 +144,11 @@ class LLM:
         self._enqueued += requests
         return [request.request_id for request in requests]
 
-    def wait_for_completion(self, *, use_tqdm: bool = False) -> list[RequestOutput]:
+    def wait_for_completion(self, *, use_tqdm: bool | None = None) -> list[RequestOutput]:
         """Answers all that enqueue() took since the last time, in its order; else as generate()."""
         self._open_engine()
         requests, self._enqueued = self._enqueued, []
-        return self._answers(requests, ProgressBar(sys.stderr) if use_tqdm else None)
+        return self._answers(requests, _bar(use_tqdm))
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
@@ -286,6 +286,11 @@ def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **argumen
     """
     text = tokenizer.apply_chat_template(messages, **arguments)
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def _bar(use_tqdm: bool | None) -> ProgressBar | None:
+    shown = sys.stderr.isatty() if use_tqdm is None else use_tqdm
+    return ProgressBar(sys.stderr) if shown else None
 
 
 def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

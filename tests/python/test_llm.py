@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 import os.path
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,6 +158,17 @@ def test_the_progress_line_counts_prompts_on_stderr(llm: LLM, capsys: pytest.Cap
     assert "processed prompts" in captured.err
     assert "2/2" in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(("use_tqdm", "is_terminal", "shown"), [(None, True, 1), (None, False, 0), (False, True, 0)])
+def test_left_alone_the_progress_line_is_for_terminals(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, use_tqdm: bool | None, is_terminal: bool, shown: bool
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)
+    assert ("2/2" in stderr.getvalue()) == bool(shown)
 
 
 # ---- stream
