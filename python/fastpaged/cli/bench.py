@@ -72,27 +72,30 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_throughput(args: argparse.Namespace) -> int:
-    """The median run by elapsed time. Exit status 1 if a request failed."""
+    """The median run by elapsed time. Exit status 1 if a request failed or was cut short."""
     with _engine(args, args.repeat, "--repeat") as (engine, workload, profile):
-        runs = [replay(engine, workload, _progress(engine, index, args.repeat)) for index in range(args.repeat)]
-        run = sorted(runs, key=lambda r: r.elapsed_time)[(len(runs) - 1) // 2]
-        figures = _throughput_figures(args.model, engine, run, len(workload), runs)
-    return _report(args, figures, profile, run.num_failed)
+        runs = [replay(engine, workload, _progress(index, args.repeat)) for index in range(args.repeat)]
+        figures = _run_figures(args.model, engine, _median(runs), len(workload))
+        figures["elapsed_times"] = [run.elapsed_time for run in runs]
+    return _report(args, figures, profile, runs)
 
 
 def run_latency(args: argparse.Namespace) -> int:
-    """Exit status 1 if a request failed."""
+    """Latencies of all runs, all else of the median one. Exit status 1 if a request failed or was cut short."""
     with _engine(args, args.num_iters, "--num-iters") as (engine, workload, profile):
-        count = args.num_iters
-        runs = [replay(engine, workload, _progress(engine, index, count)) for index in range(count)]
-    latencies = [run.elapsed_time for run in runs]
-    figures = {
-        "model_id": args.model,
-        "avg_latency": statistics.fmean(latencies),
-        "latencies": latencies,
-        "percentiles": {str(percent): percentile(latencies, percent) for percent in _PERCENTILES},
-    }
-    return _report(args, figures, profile, sum(run.num_failed for run in runs))
+        runs = [replay(engine, workload, _progress(index, args.num_iters)) for index in range(args.num_iters)]
+        latencies = [run.elapsed_time for run in runs]
+        figures = {
+            "avg_latency": statistics.fmean(latencies),
+            "latencies": latencies,
+            "percentiles": {str(percent): percentile(latencies, percent) for percent in _PERCENTILES},
+            **_run_figures(args.model, engine, _median(runs), len(workload)),
+        }
+    return _report(args, figures, profile, runs)
+
+
+def _median(runs: Sequence[Replay]) -> Replay:
+    return sorted(runs, key=lambda run: run.elapsed_time)[(len(runs) - 1) // 2]
 
 
 @contextlib.contextmanager
@@ -103,8 +106,8 @@ def _engine(
     if runs < 1:
         raise InvalidRequestError(f"{flag} must be at least 1, got {runs}")
     workload = read_workload(args.workload)
-    if args.json is not None and not args.json.absolute().parent.is_dir():
-        raise InvalidRequestError(f"--json: {args.json} must lie in a folder that exists")
+    if args.json is not None:
+        _check_writable(args.json)
     from fastpaged.engine.step_profile import StepProfile
 
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
@@ -126,7 +129,16 @@ def _warm_up(workload: Sequence[WorkloadRequest], vocab_size: int) -> list[Workl
     ]
 
 
-def _progress(engine: LLMEngine, index: int, count: int) -> Callable[[int, int], None] | None:
+def _check_writable(path: Path) -> None:
+    """Before the work is done whose figures go there. A file that is there is left as it is."""
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise InvalidRequestError(f"--json: {path} cannot be written: {error.strerror}") from None
+
+
+def _progress(index: int, count: int) -> Callable[[int, int], None] | None:
     if not sys.stderr.isatty():
         return None
     bar = ProgressBar(sys.stderr)
@@ -140,10 +152,8 @@ def _progress(engine: LLMEngine, index: int, count: int) -> Callable[[int, int],
     return show
 
 
-def _throughput_figures(
-    model: str, engine: LLMEngine, run: Replay, num_requests: int, runs: Sequence[Replay]
-) -> dict[str, Any]:
-    """SURFACE of `bench throughput`, then this engine's own."""
+def _run_figures(model: str, engine: LLMEngine, run: Replay, num_requests: int) -> dict[str, Any]:
+    """Of one run: the fields by the names that benchmarks of serving engines give them, then this engine's own."""
     num_tokens = run.num_input_tokens + run.num_output_tokens
     figures: dict[str, Any] = {
         "date": time.strftime("%Y%m%d-%H%M%S"),
@@ -151,9 +161,9 @@ def _throughput_figures(
         "isa": engine.worker.device.isa,
         "num_threads": engine.worker.device.num_threads,
         "elapsed_time": run.elapsed_time,
-        "elapsed_times": [each.elapsed_time for each in runs],
         "num_requests": num_requests,
         "failed": run.num_failed,
+        "cut_short": run.num_cut,
         "total_input_tokens": run.num_input_tokens,
         "total_output_tokens": run.num_output_tokens,
         "total_num_tokens": num_tokens,
@@ -191,17 +201,23 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _report(args: argparse.Namespace, figures: dict[str, Any], profile: StepProfile | None, num_failed: int) -> int:
+def _report(
+    args: argparse.Namespace, figures: dict[str, Any], profile: StepProfile | None, runs: Sequence[Replay]
+) -> int:
     if profile is not None:
         figures["profile"] = profile.as_dict()
-    if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print("\n".join(_rows(figures)))
     if profile is not None:
         print(profile_table(figures["profile"]))
+    sys.stdout.flush()
+    if args.json is not None:
+        args.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    num_failed, num_cut = sum(run.num_failed for run in runs), sum(run.num_cut for run in runs)
     if num_failed:
         print(f"fastpaged: error: {num_failed} requests failed", file=sys.stderr)
-    return EXIT_REQUEST_FAILED if num_failed else 0
+    if num_cut:
+        print(f"fastpaged: error: {num_cut} answers are too short, for the KV pool was full", file=sys.stderr)
+    return EXIT_REQUEST_FAILED if num_failed or num_cut else 0
 
 
 _TITLES = {

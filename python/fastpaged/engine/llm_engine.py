@@ -23,6 +23,8 @@ from fastpaged.weights.local_model import local_model
 from fastpaged.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastpaged.config import EngineConfig
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
@@ -96,6 +98,7 @@ class LLMEngine:
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         self._closed = False
         self._exclusive = Exclusive("this engine")
 
@@ -110,6 +113,8 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             plan = self.scheduler.schedule()
             self._outputs.note_plan(plan)
+            if self.on_planned is not None:
+                self.on_planned()
             result = self._executor.run(plan)
             events = self.scheduler.update(plan, result)
             return self._outputs.process(result, events)

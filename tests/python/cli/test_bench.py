@@ -60,7 +60,19 @@ def test_latency_gives_every_run_and_percentiles(
     assert figures["avg_latency"] == pytest.approx(sum(figures["latencies"]) / 5)
     assert set(figures["percentiles"]) == {"10", "25", "50", "75", "90", "99"}
     assert figures["percentiles"]["50"] == pytest.approx(sorted(figures["latencies"])[2])
+    assert figures["total_output_tokens"] == 6
+    assert figures["scheduler"]["num_steps"] == 4
     assert "P99 latency (s):" in capsys.readouterr().out
+
+
+def test_answers_cut_short_are_no_success(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload.write_text(json.dumps([{"prompt": [5, 6, 7], "out": 300}]), encoding="utf-8")
+    out = tmp_path / "out.json"
+    assert bench("throughput", tiny_llama, workload, "--num-blocks", "4", "--json", str(out)) == 1
+    assert json.loads(out.read_text(encoding="utf-8"))["cut_short"] == 1
+    assert "1 answers are too short, for the KV pool was full" in capsys.readouterr().err
 
 
 def test_the_profile_accounts_for_every_step_and_op(
@@ -96,7 +108,8 @@ def test_a_profiled_engine_gives_the_answers_of_another(tiny_llama: Path) -> Non
     [
         (["--repeat", "0"], "--repeat must be at least 1"),
         (["--json", "no/such/folder/out.json"], "--json"),
-        (["--max-model-len", "4"], "maximum context length"),
+        (["--json", "/"], "--json"),
+        (["--max-model-len", "4"], "request 0: This model's maximum context length"),
         (["--block-size", "1000"], "block_size"),
     ],
 )

@@ -67,7 +67,10 @@ def test_a_replay_counts_what_was_done() -> None:
     assert run.num_steps == 9  # all prompts in the first, a token of each in each
     assert run.max_num_running == 3
     assert run.mean_num_running == pytest.approx((5 + 9 + 1) / 9)
-    assert 0 < run.max_blocks_in_use <= 1 + 2 + 3
+    # Blocks of 4 tokens: a request holds those of all but its last token. By step: 1 + 1 + 1, 1 + 1, 1 + 2, ...
+    first, second = [-(-length // 4) for length in (2, 3, 4, 5, 6)], [-(-length // 4) for length in range(3, 12)]
+    assert run.max_blocks_in_use == max(3, *(a + b for a, b in zip(first, second, strict=False)))
+    assert run.mean_blocks_in_use == pytest.approx((sum(first) + sum(second) + 1) / 9)
     assert seen == [(1, 3), (2, 3), (3, 3)]
     assert run.scheduler["num_preemptions"] == 0
     again = replay(engine, workload)
@@ -84,11 +87,37 @@ def test_preemptions_are_those_of_the_run_alone() -> None:
     assert first.max_blocks_in_use <= 4
 
 
-def test_a_request_that_does_not_fit_leaves_nothing_behind() -> None:
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (WorkloadRequest([65] * 20, 2), "request 1: This model's maximum context length"),
+        (
+            WorkloadRequest([65] * 10, 7),
+            "request 1: prompt and out must be at most 16 tokens, max_model_len",
+        ),
+        (WorkloadRequest([999], 2), r"request 1: prompt\[0\] must be a token id"),
+        (WorkloadRequest([65], 10**10), "request 1: max_tokens"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_named_and_leaves_nothing_behind(
+    request_: WorkloadRequest, message: str
+) -> None:
     engine = toy_engine(max_model_len=16)
-    with pytest.raises(InvalidRequestError, match="maximum context length"):
-        replay(engine, [WorkloadRequest([65], 2), WorkloadRequest([65] * 20, 2)])
+    with pytest.raises(InvalidRequestError, match=message):
+        replay(engine, [WorkloadRequest([65], 2), request_])
     assert not engine.has_unfinished_requests()
+
+
+def test_blocks_of_requests_that_end_in_their_first_step_are_seen() -> None:
+    run = replay(toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65, 66, 67, 68, 69], 1)] * 8)
+    assert (run.num_steps, run.max_num_running, run.max_blocks_in_use) == (1, 8, 16)
+
+
+def test_answers_that_the_pool_cuts_short_are_counted() -> None:
+    engine = toy_engine(num_blocks=3, block_size=4)
+    run = replay(engine, [WorkloadRequest([65, 70], 30), WorkloadRequest([66, 70], 3)])
+    assert (run.num_cut, run.num_failed) == (1, 0)
+    assert run.num_output_tokens < 33
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
