@@ -34,7 +34,7 @@ class AsyncLLMEngine:
     late finds what it missed as one output. Loading the model takes the constructor's thread.
 
     Raises what LLMEngine raises. Shut it down with shutdown(); one that is dropped or still there at exit is shut down
-    without being told.
+    without being told. In a forked child it is dead: a process makes its own.
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
@@ -83,6 +83,7 @@ class AsyncLLMEngine:
             priority=priority,
             data_parallel_rank=data_parallel_rank,
         )
+        self._thread.check_running()
         params = SamplingParams() if sampling_params is None else sampling_params
         request = await self._prepare(uuid.uuid4().hex if request_id is None else request_id, prompt, params)
         mailbox = Mailbox(self._postman(), params.output_kind)
@@ -113,8 +114,9 @@ class AsyncLLMEngine:
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine is dead."""
-        if self._thread.error is not None:
-            raise self._thread.error
+        error = self._thread.error
+        if error is not None:
+            raise error
 
     @property
     def is_running(self) -> bool:
