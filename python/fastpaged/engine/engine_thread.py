@@ -49,8 +49,8 @@ class EngineThread:
         """Why it is dead; None while it lives."""
         if self._death is None and self._is_forked():
             return EngineDeadError(
-                f"the engine's thread is in process {self._pid}, which made it, and not in this one: a forked child must "
-                "make its own engine"
+                f"the engine's thread is in process {self._pid}, which made it, and not in this one: a forked child "
+                "must make its own engine"
             )
         return self._death
 
