@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from fastpaged.config import EngineArgs
@@ -298,7 +299,7 @@ def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     if not isinstance(prompts, (list, tuple)):
         raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}")
-    if prompts and all(isinstance(item, int) for item in prompts):
+    if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return list(cast("Sequence[Prompt]", prompts))
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastpaged import (
@@ -88,6 +89,15 @@ def test_one_prompt_of_any_form_gives_the_same_answer(llm: LLM, form: Any) -> No
 def test_many_prompts_of_ids_are_not_one(llm: LLM) -> None:
     assert len(llm.generate([[5, 6], [7]], GREEDY)) == 2
     assert len(llm.generate([5, 6, 7], GREEDY)) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_ids_of_numpy_are_as_good_as_python_s(llm: LLM, dtype: Any) -> None:
+    expected = ids(llm.generate([5, 6, 7], GREEDY)[0])
+    numbers = list(np.array([5, 6, 7], dtype=dtype))
+    for prompts in (numbers, [numbers], tuple(numbers), {"prompt_token_ids": numbers}):
+        (output,) = llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+        assert (output.prompt_token_ids, ids(output)) == ([5, 6, 7], expected)
 
 
 def test_no_prompts_give_no_results(llm: LLM) -> None:
