@@ -13,7 +13,7 @@ from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
-from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
@@ -218,4 +218,10 @@ def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:
     revision = config.tokenizer_revision
     if revision is None and name == config.model:
         revision = config.revision
-    return load_tokenizer(_place(config, name, revision, without_weights=True))
+    try:
+        return load_tokenizer(_place(config, name, revision, without_weights=True))
+    except (ModelNotFoundError, ModelFormatError) as error:
+        if config.tokenizer is None:
+            raise
+        # Whoever looks for files calls what they were asked for `model`: the user called this one otherwise.
+        raise type(error)(f"tokenizer: {str(error).removeprefix('model: ')}") from error
