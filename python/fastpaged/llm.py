@@ -161,10 +161,7 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
-        engine = self._open_engine()
-        if engine.config.skip_tokenizer_init:
-            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
-        return engine.tokenizer
+        return self._open_engine().get_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What requests get that give none: the defaults, with what the model's generation_config.json and

@@ -12,7 +12,6 @@ from fastpaged.engine.engine_thread import EngineThread
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.mailbox import Mailbox, Postman
 from fastpaged.errors import EngineClosedError, InvalidRequestError
-from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from fastpaged.errors import EngineDeadError
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
+    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
 
 _LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
@@ -72,8 +72,10 @@ class AsyncLLMEngine:
         """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
         came since the last yield in one output.
 
-        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. request_id: new among the unfinished
-        ones; None makes one up. Closing or cancelling the generator aborts the request before the engine's next step.
+        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. sampling_params: None is
+        get_default_sampling_params(). request_id: new among the unfinished ones; None makes one up.
+        Closing or cancelling the generator aborts the request before the engine's next step.
+
         Raises InvalidRequestError for a bad request, StepFailedError or EngineDeadError where the engine fails, and
         EngineClosedError after shutdown().
         """
@@ -84,7 +86,7 @@ class AsyncLLMEngine:
             data_parallel_rank=data_parallel_rank,
         )
         self._thread.check_running()
-        params = SamplingParams() if sampling_params is None else sampling_params
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         request = await self._prepare(uuid.uuid4().hex if request_id is None else request_id, prompt, params)
         mailbox = Mailbox(self._postman(), params.output_kind)
         self._thread.add(request, mailbox)
@@ -109,8 +111,12 @@ class AsyncLLMEngine:
             self._thread.abort(one)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer and chat template."""
-        return self._thread.engine.tokenizer
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        return self._thread.engine.get_tokenizer()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests get that give none, as LLM.get_default_sampling_params(). Waits for nothing."""
+        return self._thread.engine.default_sampling_params
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine is dead."""

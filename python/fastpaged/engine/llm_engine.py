@@ -176,6 +176,12 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             return self._outputs.abort(request_id)
 
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        if self.config.skip_tokenizer_init:
+            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
+        return self.tokenizer
+
     def has_request(self, request_id: str) -> bool:
         """Whether this request is here, unfinished."""
         return request_id in self._outputs
