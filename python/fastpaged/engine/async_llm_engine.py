@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.mailbox import Mailbox, Postman
@@ -55,6 +56,7 @@ class AsyncLLMEngine:
     def _start(self, engine: LLMEngine) -> None:
         self._thread = EngineThread(engine)
         self._postmen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postman] = weakref.WeakKeyDictionary()
+        self._preparing: dict[str, Mailbox] = {}  # by request id, of those that the engine does not know yet
         # The thread knows nothing of this object, and so does not keep it alive.
         self._finalizer = weakref.finalize(self, self._thread.shut_down, 0.0)
 
@@ -87,9 +89,15 @@ class AsyncLLMEngine:
         )
         self._thread.check_running()
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
-        request = await self._prepare(uuid.uuid4().hex if request_id is None else request_id, prompt, params)
+        new_id = uuid.uuid4().hex if request_id is None else request_id
+        check_types(new_id, params)
         mailbox = Mailbox(self._postman(), params.output_kind)
-        self._thread.add(request, mailbox)
+        if self._preparing.setdefault(new_id, mailbox) is not mailbox:
+            raise InvalidRequestError(f"request_id must be new, got {new_id!r}, which is still unfinished")
+        try:
+            self._thread.add(await self._prepare(new_id, prompt, params), mailbox)
+        finally:
+            del self._preparing[new_id]
         ended = False
         try:
             while not ended:
@@ -102,12 +110,19 @@ class AsyncLLMEngine:
                 yield output
         finally:
             if not ended:
-                self._thread.abort(request.request_id, mailbox)
+                self._thread.abort(new_id, mailbox)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends requests before the next step; their generators yield a last output with finish_reason "abort". An id
-        that is not (or no longer) here is no error."""
-        for one in [request_id] if isinstance(request_id, str) else list(request_id):
+        that is not (or no longer) here is no error; one whose prompt is still being tokenised is here."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for one in ids:
+            if not isinstance(one, str):
+                raise InvalidRequestError(f"request_id must be a string or strings, got {one!r:.80}")
+        for one in ids:
+            preparing = self._preparing.get(one)
+            if preparing is not None:  # the engine learns of both, the request and that nobody wants it, at once
+                preparing.is_unwanted = True
             self._thread.abort(one)
 
     def get_tokenizer(self) -> Tokenizer:

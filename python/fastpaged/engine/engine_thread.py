@@ -60,7 +60,8 @@ class EngineThread:
         return self._is_open and self.error is None
 
     def add(self, request: EngineRequest, mailbox: Mailbox) -> None:
-        """Queues a request; its outputs, or why it was refused, go to the mailbox."""
+        """Queues a request; its outputs, or why it was refused, go to the mailbox. For an unwanted one that is the
+        output of an abort."""
         self._post(lambda: self._add(request, mailbox))
 
     def abort(self, request_id: str, mailbox: Mailbox | None = None) -> None:
@@ -142,6 +143,8 @@ class EngineThread:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:
             self._mailboxes[request.request_id] = mailbox
+            if mailbox.is_unwanted:
+                self._abort(request.request_id, mailbox)
 
     def _abort(self, request_id: str, mailbox: Mailbox | None) -> None:
         if request_id in self._mailboxes and mailbox in (None, self._mailboxes[request_id]):

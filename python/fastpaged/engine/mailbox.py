@@ -22,6 +22,7 @@ class Mailbox:
 
     def __init__(self, postman: Postman, kind: RequestOutputKind) -> None:
         self.postman = postman
+        self.is_unwanted = False  # its request was aborted, perhaps before it came to the engine
         self._adds_up = kind is RequestOutputKind.DELTA
         self._outputs: list[RequestOutput] = []  # this and _error: under the postman's lock
         self._error: Exception | None = None
