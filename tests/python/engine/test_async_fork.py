@@ -46,6 +46,13 @@ def in_a_child(work: Callable[[], object]) -> str:
     return said
 
 
+def end(engine: AsyncLLMEngine) -> str:
+    run(engine.abort("a"))
+    engine.shutdown(60)
+    run(engine.aclose())
+    return "ended"
+
+
 @pytest.mark.parametrize("is_door_held", [False, True])
 def test_a_forked_child_is_told_at_once_to_make_its_own_engine(engine: AsyncLLMEngine, is_door_held: bool) -> None:
     """Also where another thread was at the door while the process forked."""
@@ -56,12 +63,12 @@ def test_a_forked_child_is_told_at_once_to_make_its_own_engine(engine: AsyncLLME
         in_a_child(lambda: run(engine.check_health())),
     ]
     state = in_a_child(lambda: (engine.is_running, engine.is_stopped, engine.errored, type(engine.dead_error)))
-    ended = in_a_child(lambda: (run(engine.abort("a")), engine.shutdown(60), run(engine.aclose())))
+    ended = in_a_child(lambda: end(engine))
     if is_door_held:
         engine._thread._door.release()
     assert all(said.startswith("EngineDeadError: ") and "a forked child must make its own" in said for said in asked)
     assert state == repr((False, True, True, EngineDeadError))
-    assert ended == repr((None, None, None))
+    assert ended == repr("ended")
     assert engine.is_running and engine.dead_error is None
     assert run(ids(engine, PROMPTS[0], greedy())) == answer(PROMPTS[0])
 
