@@ -6,12 +6,13 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
 from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError, UnsupportedFeatureError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -24,30 +25,7 @@ if TYPE_CHECKING:
     from fastpaged.tokenizer.chat_messages import ChatMessage
 
 
-_NO_POOLING = "no model here embeds, classifies or scores"
-_NO_REACHING_IN = "there are no workers to reach into; see LLM.engine"
-# Methods known from elsewhere, and why there are none.
-_NOT_SERVED: Mapping[str, str] = {
-    "beam_search": "beam search is not there yet",
-    "enqueue_chat": "apply the chat template with get_tokenizer(), and give enqueue() the prompt",
-    "embed": _NO_POOLING,
-    "encode": _NO_POOLING,
-    "classify": _NO_POOLING,
-    "score": _NO_POOLING,
-    "reward": _NO_POOLING,
-    "get_metrics": "metrics are not there yet; a request's figures are in RequestOutput.metrics",
-    "reset_prefix_cache": "prefixes are not shared between requests yet",
-    "sleep": "close() frees the memory",
-    "wake_up": "close() frees the memory, and a new LLM takes it again",
-    "start_profile": "profiling is not there yet",
-    "stop_profile": "profiling is not there yet",
-    "collective_rpc": _NO_REACHING_IN,
-    "apply_model": _NO_REACHING_IN,
-    "shutdown": "it is called close()",
-}
-
-
-class LLM:
+class LLM(SaysWhyAbsent):
     """A model that answers. Not thread-safe.
 
     model: a .gguf file; a folder with config.json and safetensors (one file, or an index and its files), or with one
@@ -58,6 +36,8 @@ class LLM:
 
     Close it with close() or `with LLM(...) as llm:`; afterwards every use raises EngineClosedError.
     """
+
+    _ABSENT = OF_LLM
 
     def __init__(self, model: str, *, progress: ProgressCallback | None = None, **engine_args: object) -> None:
         config = EngineArgs(model, **engine_args).engine_config()
@@ -195,13 +175,6 @@ class LLM:
         if self._engine is None:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
-
-    if not TYPE_CHECKING:  # a type checker is to complain of these all the same
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name in _NOT_SERVED:
-                raise UnsupportedFeatureError(f"LLM has no {name}(): {_NOT_SERVED[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _prepare_all(
         self,

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
 from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
 from fastpaged.engine.llm_engine import LLMEngine
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
 
 
-class AsyncLLMEngine:
+class AsyncLLMEngine(SaysWhyAbsent):
     """A model on a thread of its own; answers come as async generators, on whichever event loops ask.
 
     The engine works while coroutines do other things: their event loop is woken once a step, and a reader that comes
@@ -37,6 +38,8 @@ class AsyncLLMEngine:
     Raises what LLMEngine raises. Shut it down with shutdown(); one that is dropped or still there at exit is shut down
     without being told. In a forked child it is dead: a process makes its own.
     """
+
+    _ABSENT = OF_ASYNC_LLM_ENGINE
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
         self._start(LLMEngine(config, progress=progress))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine.async_tools import collect, run
+from engine.fakes import toy_engine
 
 from fastpaged import (
     LLM,
@@ -18,7 +19,9 @@ from fastpaged import (
     AsyncLLMEngine,
     InvalidRequestError,
     SamplingParams,
+    UnsupportedFeatureError,
 )
+from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, OF_LLM
 
 SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 16}
 
@@ -56,3 +59,28 @@ def test_without_a_tokenizer_ids_go_in_and_ids_come_out(tiny_llama: Path) -> Non
             engine.get_tokenizer()
     with serving(tiny_llama) as engine:
         assert engine.get_tokenizer().encode("the cat")
+
+
+# ---- what is not there
+
+ABSENT = (
+    "encode", "pause_generation", "resume_generation", "reset_prefix_cache", "sleep", "wake_up", "is_sleeping",
+    "add_lora", "remove_lora", "list_loras", "pin_lora", "check_admission", "collective_rpc", "start_profile",
+    "stop_profile", "do_log_stats", "add_request", "close",
+)  # fmt: skip
+
+
+def test_a_method_that_is_not_there_says_why() -> None:
+    engine = AsyncLLMEngine.with_engine(toy_engine())
+    for name in ABSENT:
+        assert not hasattr(engine, name)
+        with pytest.raises(UnsupportedFeatureError, match=rf"^AsyncLLMEngine has no {name}\(\): \w"):
+            getattr(engine, name)
+    with pytest.raises(AttributeError, match="'AsyncLLMEngine' object has no attribute 'colour'"):
+        getattr(engine, "colour")  # noqa: B009  # a name that a checker would refuse
+    engine.shutdown()
+
+
+@pytest.mark.parametrize(("owner", "names"), [(LLM, OF_LLM), (AsyncLLMEngine, OF_ASYNC_LLM_ENGINE)])
+def test_no_reason_is_given_for_what_is_there(owner: type, names: dict[str, str]) -> None:
+    assert [name for name in names if hasattr(owner, name)] == []
