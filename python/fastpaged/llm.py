@@ -13,6 +13,7 @@ from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -72,8 +73,9 @@ class LLM(SaysWhyAbsent):
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
         _refuse_extras(lora_request, priority)
+        bar = _bar(use_tqdm)
         requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def chat(
         self,
@@ -97,6 +99,7 @@ class LLM(SaysWhyAbsent):
         tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
         """
         _refuse_extras(lora_request, None)
+        bar = _bar(use_tqdm)
         tokenizer = self.get_tokenizer()
         arguments = {
             "chat_template": chat_template,
@@ -113,14 +116,18 @@ class LLM(SaysWhyAbsent):
             except InvalidRequestError as error:
                 raise _at_index(error, "conversations", index, len(conversations)) from error
         requests = self._prepare_all(prompts, sampling_params, "conversations")
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        lora_request: None = None,
+        priority: None = None,
     ) -> list[str]:
         """Checks and keeps what generate() would answer, for wait_for_completion(); returns the ids of the requests."""
+        _refuse_extras(lora_request, priority)
         requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
         self._enqueued += requests
         return [request.request_id for request in requests]
@@ -128,8 +135,9 @@ class LLM(SaysWhyAbsent):
     def wait_for_completion(self, *, use_tqdm: bool | None = None) -> list[RequestOutput]:
         """Answers all that enqueue() took since the last time, in its order; else as generate()."""
         self._open_engine()
+        bar = _bar(use_tqdm)  # a refusal loses nothing
         requests, self._enqueued = self._enqueued, []
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
@@ -260,6 +268,10 @@ def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **argumen
 
 
 def _bar(use_tqdm: bool | None) -> ProgressBar | None:
+    if use_tqdm is not None and not isinstance(use_tqdm, bool):
+        raise refusal("use_tqdm", use_tqdm, "None, True or False (the progress line is the LLM's own)")
+    if sys.stderr is None:  # as where a process was started without one
+        return None
     shown = sys.stderr.isatty() if use_tqdm is None else use_tqdm
     return ProgressBar(sys.stderr) if shown else None
 

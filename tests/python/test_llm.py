@@ -181,6 +181,24 @@ def test_left_alone_the_progress_line_is_for_terminals(
     assert ("2/2" in stderr.getvalue()) == bool(shown)
 
 
+@pytest.mark.parametrize("use_tqdm", ["no", 0, list])
+def test_a_use_tqdm_that_is_no_yes_or_no_is_refused_and_what_was_enqueued_stays(llm: LLM, use_tqdm: Any) -> None:
+    request_ids = llm.enqueue("the cat", GREEDY)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.generate("a", GREEDY, use_tqdm=use_tqdm)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.wait_for_completion(use_tqdm=use_tqdm)
+    assert [output.request_id for output in llm.wait_for_completion()] == request_ids
+
+
+@pytest.mark.parametrize("use_tqdm", [None, True])
+def test_without_a_stderr_there_is_no_progress_line(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, use_tqdm: bool | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)) == 2
+
+
 # ---- stream
 
 
