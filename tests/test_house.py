@@ -46,7 +46,9 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core"}),
-    frozenset({"config", "errors", "param_checks", "start_up", "sampling_params", "outputs", "progress"}),
+    frozenset(
+        {"config", "errors", "absent_names", "param_checks", "start_up", "sampling_params", "outputs", "progress"}
+    ),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
     frozenset({"models"}),

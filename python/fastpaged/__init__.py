@@ -84,6 +84,12 @@ def _home(name: str) -> str:
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
+        from fastpaged.absent_names import OF_PACKAGE
+
+        if name in OF_PACKAGE:
+            from fastpaged.errors import UnsupportedFeatureError
+
+            raise UnsupportedFeatureError(f"fastpaged has no {name}: {OF_PACKAGE[name]}")
         raise AttributeError(f"module 'fastpaged' has no attribute {name!r}")
     real_name = _OTHER_NAMES.get(name, name)
     value: object = getattr(import_module(_home(real_name)), real_name)

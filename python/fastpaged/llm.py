@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, cast
 
+from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
 from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError, UnsupportedFeatureError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -23,30 +26,7 @@ if TYPE_CHECKING:
     from fastpaged.tokenizer.chat_messages import ChatMessage
 
 
-_NO_POOLING = "no model here embeds, classifies or scores"
-_NO_REACHING_IN = "there are no workers to reach into; see LLM.engine"
-# Methods known from elsewhere, and why there are none.
-_NOT_SERVED: Mapping[str, str] = {
-    "beam_search": "beam search is not there yet",
-    "enqueue_chat": "apply the chat template with get_tokenizer(), and give enqueue() the prompt",
-    "embed": _NO_POOLING,
-    "encode": _NO_POOLING,
-    "classify": _NO_POOLING,
-    "score": _NO_POOLING,
-    "reward": _NO_POOLING,
-    "get_metrics": "metrics are not there yet; a request's figures are in RequestOutput.metrics",
-    "reset_prefix_cache": "prefixes are not shared between requests yet",
-    "sleep": "close() frees the memory",
-    "wake_up": "close() frees the memory, and a new LLM takes it again",
-    "start_profile": "profiling is not there yet",
-    "stop_profile": "profiling is not there yet",
-    "collective_rpc": _NO_REACHING_IN,
-    "apply_model": _NO_REACHING_IN,
-    "shutdown": "it is called close()",
-}
-
-
-class LLM:
+class LLM(SaysWhyAbsent):
     """A model that answers. Not thread-safe.
 
     model: a .gguf file; a folder with config.json and safetensors (one file, or an index and its files), or with one
@@ -57,6 +37,8 @@ class LLM:
 
     Close it with close() or `with LLM(...) as llm:`; afterwards every use raises EngineClosedError.
     """
+
+    _ABSENT = OF_LLM
 
     def __init__(self, model: str, *, progress: ProgressCallback | None = None, **engine_args: object) -> None:
         config = EngineArgs(model, **engine_args).engine_config()
@@ -91,8 +73,9 @@ class LLM:
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
         _refuse_extras(lora_request, priority)
+        bar = _bar(use_tqdm)
         requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def chat(
         self,
@@ -116,6 +99,7 @@ class LLM:
         tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
         """
         _refuse_extras(lora_request, None)
+        bar = _bar(use_tqdm)
         tokenizer = self.get_tokenizer()
         arguments = {
             "chat_template": chat_template,
@@ -132,14 +116,18 @@ class LLM:
             except InvalidRequestError as error:
                 raise _at_index(error, "conversations", index, len(conversations)) from error
         requests = self._prepare_all(prompts, sampling_params, "conversations")
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        lora_request: None = None,
+        priority: None = None,
     ) -> list[str]:
         """Checks and keeps what generate() would answer, for wait_for_completion(); returns the ids of the requests."""
+        _refuse_extras(lora_request, priority)
         requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
         self._enqueued += requests
         return [request.request_id for request in requests]
@@ -147,8 +135,9 @@ class LLM:
     def wait_for_completion(self, *, use_tqdm: bool | None = None) -> list[RequestOutput]:
         """Answers all that enqueue() took since the last time, in its order; else as generate()."""
         self._open_engine()
+        bar = _bar(use_tqdm)  # a refusal loses nothing
         requests, self._enqueued = self._enqueued, []
-        return self._answers(requests, _bar(use_tqdm))
+        return self._answers(requests, bar)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
@@ -160,10 +149,7 @@ class LLM:
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
-        engine = self._open_engine()
-        if engine.config.skip_tokenizer_init:
-            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
-        return engine.tokenizer
+        return self._open_engine().get_tokenizer()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What requests get that give none: the defaults, with what the model's generation_config.json and
@@ -197,13 +183,6 @@ class LLM:
         if self._engine is None:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
-
-    if not TYPE_CHECKING:  # a type checker is to complain of these all the same
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name in _NOT_SERVED:
-                raise UnsupportedFeatureError(f"LLM has no {name}(): {_NOT_SERVED[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _prepare_all(
         self,
@@ -289,6 +268,10 @@ def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **argumen
 
 
 def _bar(use_tqdm: bool | None) -> ProgressBar | None:
+    if use_tqdm is not None and not isinstance(use_tqdm, bool):
+        raise refusal("use_tqdm", use_tqdm, "None, True or False (the progress line is the LLM's own)")
+    if sys.stderr is None:  # as where a process was started without one
+        return None
     shown = sys.stderr.isatty() if use_tqdm is None else use_tqdm
     return ProgressBar(sys.stderr) if shown else None
 
@@ -298,7 +281,7 @@ def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     if not isinstance(prompts, (list, tuple)):
         raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}")
-    if prompts and all(isinstance(item, int) for item in prompts):
+    if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return list(cast("Sequence[Prompt]", prompts))
 

@@ -19,7 +19,7 @@ from fastpaged.errors import InvalidRequestError
         ("dtype", "fp32", "'auto', 'bfloat16' or 'float32'"),
         ("dtype", None, "'auto', 'bfloat16' or 'float32'"),
         ("kv_cache_dtype", "fp8", "no KV cache of 8 or fewer bits yet"),
-        ("kv_cache_dtype", "float32", "'auto' or the same as dtype = 'auto'"),
+        ("kv_cache_dtype", "float32", "'auto' or the same as dtype = 'auto', which is 'bfloat16': keys"),
         ("kv_cache_dtype", 8, "'auto', 'bfloat16' or 'float32'"),
         ("max_model_len", 1, "None, -1 or an integer from 2"),
         ("max_model_len", -2, "None, -1 or an integer from 2"),
@@ -88,6 +88,7 @@ def test_the_dtype_is_one_of_two_or_left_to_the_engine() -> None:
     ]  # fmt: skip
     assert EngineConfig(model="m", dtype="float32", kv_cache_dtype="float").kv_cache_dtype == "float32"
     assert EngineConfig(model="m", dtype="bfloat16", kv_cache_dtype="auto").kv_cache_dtype == "auto"
+    assert EngineConfig(model="m", dtype="auto", kv_cache_dtype="bfloat16").kv_cache_dtype == "bfloat16"
 
 
 def test_a_dtype_of_torch_is_as_good_as_its_name() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastpaged import (
@@ -88,6 +89,15 @@ def test_one_prompt_of_any_form_gives_the_same_answer(llm: LLM, form: Any) -> No
 def test_many_prompts_of_ids_are_not_one(llm: LLM) -> None:
     assert len(llm.generate([[5, 6], [7]], GREEDY)) == 2
     assert len(llm.generate([5, 6, 7], GREEDY)) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_ids_of_numpy_are_as_good_as_python_s(llm: LLM, dtype: Any) -> None:
+    expected = ids(llm.generate([5, 6, 7], GREEDY)[0])
+    numbers = list(np.array([5, 6, 7], dtype=dtype))
+    for prompts in (numbers, [numbers], tuple(numbers), {"prompt_token_ids": numbers}):
+        (output,) = llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+        assert (output.prompt_token_ids, ids(output)) == ([5, 6, 7], expected)
 
 
 def test_no_prompts_give_no_results(llm: LLM) -> None:
@@ -169,6 +179,24 @@ def test_left_alone_the_progress_line_is_for_terminals(
     monkeypatch.setattr(sys, "stderr", stderr)
     llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)
     assert ("2/2" in stderr.getvalue()) == bool(shown)
+
+
+@pytest.mark.parametrize("use_tqdm", ["no", 0, list])
+def test_a_use_tqdm_that_is_no_yes_or_no_is_refused_and_what_was_enqueued_stays(llm: LLM, use_tqdm: Any) -> None:
+    request_ids = llm.enqueue("the cat", GREEDY)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.generate("a", GREEDY, use_tqdm=use_tqdm)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.wait_for_completion(use_tqdm=use_tqdm)
+    assert [output.request_id for output in llm.wait_for_completion()] == request_ids
+
+
+@pytest.mark.parametrize("use_tqdm", [None, True])
+def test_without_a_stderr_there_is_no_progress_line(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, use_tqdm: bool | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)) == 2
 
 
 # ---- stream

@@ -52,6 +52,18 @@ def test_the_tokenizer_may_be_another_s(tiny_llama: Path, tmp_path: Path) -> Non
         assert llm.generate("the cat", GREEDY)[0].outputs == expected.generate("the cat", GREEDY)[0].outputs
 
 
+def test_a_tokenizer_that_is_not_there_is_named_as_the_argument_it_was(tiny_llama: Path, tmp_path: Path) -> None:
+    nowhere, empty = tmp_path / "nowhere", tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ModelNotFoundError, match=rf"^tokenizer: nothing is at '{nowhere}'"):
+        make(tiny_llama, tokenizer=nowhere)
+    with pytest.raises(ModelNotFoundError, match=rf"^tokenizer: the folder '{empty}' must hold tokenizer.json"):
+        make(tiny_llama, tokenizer=empty)
+    (empty / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelFormatError, match=rf"^tokenizer: {empty}/tokenizer.json: "):
+        make(tiny_llama, tokenizer=empty)
+
+
 def test_a_revision_of_a_path_is_refused(tiny_llama: Path) -> None:
     for name in ("revision", "tokenizer_revision"):
         with pytest.raises(InvalidRequestError, match="revision must be None for a path"):

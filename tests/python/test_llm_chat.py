@@ -119,6 +119,14 @@ def test_a_bad_prompt_is_refused_when_it_is_enqueued_and_none_of_its_list_is_kep
     assert llm.wait_for_completion() == []
 
 
+def test_enqueue_takes_neither_adapters_nor_priorities(llm: LLM) -> None:
+    for name, extra in (("lora_request", "x"), ("priority", [1])):
+        with pytest.raises(InvalidRequestError, match=f"^{name} must be None"):
+            llm.enqueue("a", GREEDY, **{name: extra})  # type: ignore[arg-type]
+    assert llm.enqueue("a", GREEDY, lora_request=None, priority=None)
+    assert len(llm.wait_for_completion()) == 1
+
+
 # ---- what is there for habit's sake, and what is not there
 
 

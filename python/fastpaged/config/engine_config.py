@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fastpaged.config.dtypes import compute_dtype
 from fastpaged.errors import InvalidRequestError
 from fastpaged.param_checks import is_one_of, refusal
 
@@ -116,10 +117,11 @@ class EngineConfig:
         dtype = checked_dtype("dtype", self.dtype)
         object.__setattr__(self, "dtype", dtype)
         cache_dtype = checked_dtype("kv_cache_dtype", self.kv_cache_dtype)
-        if cache_dtype not in (dtype, "auto"):
+        if cache_dtype != "auto" and cache_dtype != compute_dtype(dtype):
+            meaning = f", which is {compute_dtype(dtype)!r}" if dtype == "auto" else ""
             raise InvalidRequestError(
-                f"kv_cache_dtype must be 'auto' or the same as dtype = {dtype!r}: keys and values are kept in the "
-                f"dtype that computes them, got {self.kv_cache_dtype!r}"
+                f"kv_cache_dtype must be 'auto' or the same as dtype = {dtype!r}{meaning}: keys and values are kept "
+                f"in the dtype that computes them, got {self.kv_cache_dtype!r}"
             )
         object.__setattr__(self, "kv_cache_dtype", cache_dtype)
 

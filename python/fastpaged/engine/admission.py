@@ -40,6 +40,14 @@ class EngineRequest:
     bad_words: list[list[int]]
 
 
+def check_types(request_id: object, params: object) -> None:
+    """What can be said of them before a tokenizer is asked."""
+    if not isinstance(request_id, str) or not request_id:
+        raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+
+
 class Admission:
     """Turns (prompt, params) into an EngineRequest, or raises InvalidRequestError. Holds no state of requests."""
 
@@ -64,10 +72,7 @@ class Admission:
 
     def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
         """max_tokens beyond the rest of the context is cut to it."""
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+        check_types(request_id, params)
         if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         text, token_ids = self._token_ids(prompt)

@@ -8,11 +8,12 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
+from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.mailbox import Mailbox, Postman
 from fastpaged.errors import EngineClosedError, InvalidRequestError
-from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -22,20 +23,23 @@ if TYPE_CHECKING:
     from fastpaged.errors import EngineDeadError
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
+    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
 
 _LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
 
 
-class AsyncLLMEngine:
+class AsyncLLMEngine(SaysWhyAbsent):
     """A model on a thread of its own; answers come as async generators, on whichever event loops ask.
 
     The engine works while coroutines do other things: their event loop is woken once a step, and a reader that comes
     late finds what it missed as one output. Loading the model takes the constructor's thread.
 
     Raises what LLMEngine raises. Shut it down with shutdown(); one that is dropped or still there at exit is shut down
-    without being told.
+    without being told. In a forked child it is dead: a process makes its own.
     """
+
+    _ABSENT = OF_ASYNC_LLM_ENGINE
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
         self._start(LLMEngine(config, progress=progress))
@@ -55,6 +59,7 @@ class AsyncLLMEngine:
     def _start(self, engine: LLMEngine) -> None:
         self._thread = EngineThread(engine)
         self._postmen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postman] = weakref.WeakKeyDictionary()
+        self._preparing: dict[str, Mailbox] = {}  # by request id, of those that the engine does not know yet
         # The thread knows nothing of this object, and so does not keep it alive.
         self._finalizer = weakref.finalize(self, self._thread.shut_down, 0.0)
 
@@ -72,8 +77,10 @@ class AsyncLLMEngine:
         """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
         came since the last yield in one output.
 
-        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. request_id: new among the unfinished
-        ones; None makes one up. Closing or cancelling the generator aborts the request before the engine's next step.
+        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. sampling_params: None is
+        get_default_sampling_params(). request_id: new among the unfinished ones; None makes one up.
+        Closing or cancelling the generator aborts the request before the engine's next step.
+
         Raises InvalidRequestError for a bad request, StepFailedError or EngineDeadError where the engine fails, and
         EngineClosedError after shutdown().
         """
@@ -83,10 +90,17 @@ class AsyncLLMEngine:
             priority=priority,
             data_parallel_rank=data_parallel_rank,
         )
-        params = SamplingParams() if sampling_params is None else sampling_params
-        request = await self._prepare(uuid.uuid4().hex if request_id is None else request_id, prompt, params)
+        self._thread.check_running()
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        new_id = uuid.uuid4().hex if request_id is None else request_id
+        check_types(new_id, params)
         mailbox = Mailbox(self._postman(), params.output_kind)
-        self._thread.add(request, mailbox)
+        if self._preparing.setdefault(new_id, mailbox) is not mailbox:
+            raise InvalidRequestError(f"request_id must be new, got {new_id!r}, which is still unfinished")
+        try:
+            self._thread.add(await self._prepare(new_id, prompt, params), mailbox)
+        finally:
+            del self._preparing[new_id]
         ended = False
         try:
             while not ended:
@@ -99,22 +113,34 @@ class AsyncLLMEngine:
                 yield output
         finally:
             if not ended:
-                self._thread.abort(request.request_id, mailbox)
+                self._thread.abort(new_id, mailbox)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends requests before the next step; their generators yield a last output with finish_reason "abort". An id
-        that is not (or no longer) here is no error."""
-        for one in [request_id] if isinstance(request_id, str) else list(request_id):
+        that is not (or no longer) here is no error; one whose prompt is still being tokenised is here."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for one in ids:
+            if not isinstance(one, str):
+                raise InvalidRequestError(f"request_id must be a string or strings, got {one!r:.80}")
+        for one in ids:
+            preparing = self._preparing.get(one)
+            if preparing is not None:  # the engine learns of both, the request and that nobody wants it, at once
+                preparing.is_unwanted = True
             self._thread.abort(one)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer and chat template."""
-        return self._thread.engine.tokenizer
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        return self._thread.engine.get_tokenizer()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests get that give none, as LLM.get_default_sampling_params(). Waits for nothing."""
+        return self._thread.engine.default_sampling_params
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine is dead."""
-        if self._thread.error is not None:
-            raise self._thread.error
+        error = self._thread.error
+        if error is not None:
+            raise error
 
     @property
     def is_running(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -26,13 +27,15 @@ class EngineThread:
     in order, what other threads have asked for; every method here but _private ones may be called from any thread.
 
     A step that fails ends the requests that were in flight, each with a StepFailedError at its reader; the engine goes
-    on. If even that fails the engine is dead, and says so to everybody.
+    on. If even that fails the engine is dead, and says so to everybody. It is dead from the start in a forked child,
+    whose process has no such thread: nothing there waits for it, or touches what may have been locked at the fork.
     """
 
     def __init__(self, engine: LLMEngine) -> None:
         """engine: this thread's from now on, to close too."""
         self.engine = engine
-        self.error: EngineDeadError | None = None  # why it died
+        self._death: EngineDeadError | None = None
+        self._pid = os.getpid()
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._mailboxes: dict[str, Mailbox] = {}  # by request id, of unfinished requests
         self._deadline: float | None = None  # of shutdown, on time.monotonic()'s clock
@@ -42,12 +45,23 @@ class EngineThread:
         self._thread.start()
 
     @property
+    def error(self) -> EngineDeadError | None:
+        """Why it is dead; None while it lives."""
+        if self._death is None and self._is_forked():
+            return EngineDeadError(
+                f"the engine's thread is in process {self._pid}, which made it, and not in this one: a forked child "
+                "must make its own engine"
+            )
+        return self._death
+
+    @property
     def is_running(self) -> bool:
         """Whether it takes requests."""
         return self._is_open and self.error is None
 
     def add(self, request: EngineRequest, mailbox: Mailbox) -> None:
-        """Queues a request; its outputs, or why it was refused, go to the mailbox."""
+        """Queues a request; its outputs, or why it was refused, go to the mailbox. For an unwanted one that is the
+        output of an abort."""
         self._post(lambda: self._add(request, mailbox))
 
     def abort(self, request_id: str, mailbox: Mailbox | None = None) -> None:
@@ -59,6 +73,8 @@ class EngineThread:
     def shut_down(self, timeout: float) -> None:
         """No new requests; those in flight have `timeout` seconds to finish, and are aborted then. Returns when the
         engine is closed. Idempotent; a second call may shorten the time."""
+        if self._is_forked():
+            return  # the engine is the parent's to close
         with self._door:
             self._is_open = False
         deadline = time.monotonic() + timeout
@@ -68,12 +84,17 @@ class EngineThread:
 
     def check_running(self) -> None:
         """Raises EngineDeadError or EngineClosedError if it takes no requests."""
-        if self.error is not None:
-            raise self.error
+        error = self.error
+        if error is not None:
+            raise error
         if not self._is_open:
             raise EngineClosedError("this engine is shut down; make a new one")
 
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._pid
+
     def _post(self, command: Command) -> None:
+        self.check_running()  # before the lock, which is of no use in a forked child
         with self._door:  # so that nothing comes behind the door's closing and is never seen
             self.check_running()
             self._commands.put(command)
@@ -115,13 +136,15 @@ class EngineThread:
 
     def _add(self, request: EngineRequest, mailbox: Mailbox) -> None:
         try:
-            if self.error is not None:
-                raise self.error
+            if self._death is not None:
+                raise self._death
             self.engine.enqueue(request)
         except Exception as error:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:
             self._mailboxes[request.request_id] = mailbox
+            if mailbox.is_unwanted:
+                self._abort(request.request_id, mailbox)
 
     def _abort(self, request_id: str, mailbox: Mailbox | None) -> None:
         if request_id in self._mailboxes and mailbox in (None, self._mailboxes[request_id]):
@@ -165,10 +188,10 @@ class EngineThread:
     def _die(self, cause: BaseException) -> None:
         logging.getLogger(__name__).critical("the engine died", exc_info=cause)
         with self._door:
-            self.error = EngineDeadError(f"the engine died: {cause!r}")
-            self.error.__cause__ = cause
+            self._death = EngineDeadError(f"the engine died: {cause!r}")
+            self._death.__cause__ = cause
         mailboxes, self._mailboxes = self._mailboxes, {}
         for mailbox in mailboxes.values():
-            self._post_to(mailbox.postman, [(mailbox, self.error)])
+            self._post_to(mailbox.postman, [(mailbox, self._death)])
         while not self._commands.empty():  # what came too late to be refused at the door
             self._commands.get()()

@@ -13,7 +13,7 @@ from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
-from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
@@ -181,6 +181,12 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             return self._outputs.abort(request_id)
 
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        if self.config.skip_tokenizer_init:
+            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
+        return self.tokenizer
+
     def has_request(self, request_id: str) -> bool:
         """Whether this request is here, unfinished."""
         return request_id in self._outputs
@@ -223,4 +229,10 @@ def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:
     revision = config.tokenizer_revision
     if revision is None and name == config.model:
         revision = config.revision
-    return load_tokenizer(_place(config, name, revision, without_weights=True))
+    try:
+        return load_tokenizer(_place(config, name, revision, without_weights=True))
+    except (ModelNotFoundError, ModelFormatError) as error:
+        if config.tokenizer is None:
+            raise
+        # Whoever looks for files calls what they were asked for `model`: the user called this one otherwise.
+        raise type(error)(f"tokenizer: {str(error).removeprefix('model: ')}") from error

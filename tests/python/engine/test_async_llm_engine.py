@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -259,18 +260,29 @@ def test_the_answers_are_those_of_the_plain_llm(tiny_llama: Path) -> None:
         engine.shutdown()
 
 
-def test_a_mailbox_keeps_one_output_of_those_that_hold_everything() -> None:
-    async def kept() -> int:
-        mailbox = Mailbox(Postman(asyncio.get_running_loop()), RequestOutputKind.CUMULATIVE)
-        for count in range(1000):
-            mailbox.put(some_output(count))
-        assert len(mailbox._outputs) == 1
-        return (await mailbox.take()).metrics.num_generation_tokens
+@pytest.mark.parametrize("kind", list(RequestOutputKind))
+def test_while_an_event_loop_is_held_up_a_mailbox_keeps_no_more_than_the_answer(kind: RequestOutputKind) -> None:
+    async def kept() -> tuple[int, RequestOutput]:
+        postman = Postman(asyncio.get_running_loop())
+        mailbox = Mailbox(postman, kind)
+        sent = []
+        for count in range(1000):  # the loop does not come to deliver anything
+            output = some_output(count)
+            sent.append(weakref.ref(output))
+            postman.send([(mailbox, output)])
+        del output
+        return sum(one() is not None for one in sent), await mailbox.take()
 
-    assert run(kept()) == 999
+    num_kept, taken = run(kept())
+    assert taken.metrics.num_generation_tokens == 999
+    if kind is RequestOutputKind.DELTA:
+        assert taken.outputs[0].token_ids == list(range(1000))
+    else:
+        assert taken.outputs[0].token_ids == [999]
+        assert num_kept == 1
 
 
 def some_output(count: int) -> RequestOutput:
     metrics = RequestMetrics(count, 0, 0.0, 0.0, None, None, None, None)
-    completion = CompletionOutput(0, "", [], None, None, None, None, None)
+    completion = CompletionOutput(0, "", [count], None, None, None, None, None)
     return RequestOutput("a", None, [1], None, [completion], False, metrics)
