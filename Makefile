@@ -95,7 +95,7 @@ test-tsan: $(TEST)/.packages
 	$(call phase,Building the tests of threads with ThreadSanitizer) \
 	  $(call cpp_build,build/tsan,test_base test_ops,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
 	$(call phase,Running the tests of the thread pool) build/tsan/tests/cpp/test_base
-	$(call phase,Running those of attention and linear layers) build/tsan/tests/cpp/test_ops --test-case='attention*$(comma)linear*'
+	$(call phase,Running those of attention and linear layers) build/tsan/tests/cpp/test_ops --test-case='attention*,linear*'
 
 test-python: $(TEST)/.installed
 	$(call phase,Running the Python tests) $(TEST)/bin/python -m pytest -q --durations=10
