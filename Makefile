@@ -92,9 +92,10 @@ test-asan: $(TEST)/.packages
 	$(call phase,Running the C++ tests) $(TEST)/bin/ctest --test-dir build/asan --output-on-failure
 
 test-tsan: $(TEST)/.packages
-	$(call phase,Building the thread pool tests with ThreadSanitizer) \
-	  $(call cpp_build,build/tsan,test_base,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
-	$(call phase,Running the thread pool tests) $(TEST)/bin/ctest --test-dir build/tsan --output-on-failure -R '^base$$'
+	$(call phase,Building the tests of threads with ThreadSanitizer) \
+	  $(call cpp_build,build/tsan,test_base test_ops,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
+	$(call phase,Running the tests of the thread pool) build/tsan/tests/cpp/test_base
+	$(call phase,Running those of attention and linear layers) build/tsan/tests/cpp/test_ops --test-case='attention*,linear*'
 
 test-python: $(TEST)/.installed
 	$(call phase,Running the Python tests) $(TEST)/bin/python -m pytest -q --durations=10

@@ -44,6 +44,24 @@ def test_nan_stays_nan_and_the_ends_saturate(device: _core.CpuDevice, dtype: Dty
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_infinities_zeros_and_what_overflows_on_the_way_are_as_the_formula_has_them(
+    device: _core.CpuDevice, dtype: Dtype, kind: ActivationKind
+) -> None:
+    """Where it says infinity times zero, NaN. The largest float32 is infinite in bfloat16."""
+    largest = np.finfo(np.float32).max
+    x = np.array([[np.inf, -np.inf, 0.0, -0.0, largest, -largest, 1e13, -1e13, 88.8, -88.8, -104.0]], np.float32)
+    with np.errstate(invalid="ignore"):
+        want = activated(x[0].astype(np.float64), kind)
+    got = values_of(run(device, np.tile(x, 3), kind, dtype)).reshape(3, -1)  # at other lanes
+    for row in got:
+        np.testing.assert_array_equal(np.signbit(row[2:4]), [False, True])
+        if dtype == "bfloat16":
+            assert row[4] == np.inf
+            row[4] = want[4]
+        np.testing.assert_allclose(row, want, rtol=1e-6 if dtype == "float32" else 2.0**-8, atol=1e-30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     device: _core.CpuDevice, one_thread: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype, kind: str
 ) -> None:

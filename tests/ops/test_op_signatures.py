@@ -63,18 +63,18 @@ def test_what_the_op_set_is_lowered_to_are_the_kernels_of_the_table_and_all_of_t
     device = _core.CpuDevice("scalar", 1)
     graph = _core.ModelGraph(device, "float32")
     op: Any = GraphOps(graph)
-    norm = np.ones(8, np.float32)
+    norm = np.ones(16, np.float32)
 
     def weight(out_features: int, in_features: int) -> _core.PackedLinear:
         return _core.PackedLinear(device, [np.ones((out_features, in_features), np.float32)], "float32")
 
-    x = op.embedding("token_ids", np.ones((9, 8), np.float32))
-    qkv = op.linear(op.layer_norm(x, norm, None, 1e-5), weight(24, 8))
-    a = op.attention(qkv, 0, num_heads=1, num_kv_heads=1, head_dim=8, scale=1.0)
-    x = op.all_reduce(op.linear(a, weight(8, 8)), add=x)
-    gate_up = op.linear(op.rms_norm(x, norm, 1e-5), weight(16, 8))
-    x = op.rows(op.add(x, op.linear(op.gated_activation(gate_up, "silu"), weight(8, 8))), "sample_rows")
-    logits = op.linear(op.activation(x, "relu"), weight(5, 8))
+    x = op.embedding("token_ids", np.ones((9, 16), np.float32))
+    qkv = op.linear(op.layer_norm(x, norm, None, 1e-5), weight(48, 16))
+    a = op.attention(qkv, 0, num_heads=1, num_kv_heads=1, head_dim=16, scale=1.0)
+    x = op.all_reduce(op.linear(a, weight(16, 16)), add=x)
+    gate_up = op.linear(op.rms_norm(x, norm, 1e-5), weight(32, 16))
+    x = op.rows(op.add(x, op.linear(op.gated_activation(gate_up, "silu"), weight(16, 16))), "sample_rows")
+    logits = op.linear(op.activation(x, "relu"), weight(5, 16))
     op.finalize(op.soft_cap(logits, 2.0), max_num_tokens=4, max_num_samples=2)
     lowered = {line.split()[1] for line in graph.describe().splitlines()[1:]}
     assert lowered == table_entries()

@@ -15,6 +15,7 @@ from attention_cases import (
     random_sequence,
     softmax_attention,
 )
+from isas import EVERY_ISA_BUT_AMX
 from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
 from fastpaged import _core
@@ -37,7 +38,7 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=[isa for isa in _core.supported_isas() if not isa.startswith("amx")])
+@pytest.fixture(params=EVERY_ISA_BUT_AMX)
 def isa(request: pytest.FixtureRequest) -> str:
     """The AMX tables take this op from AVX-512's."""
     name: str = request.param

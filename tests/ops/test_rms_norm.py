@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from op_arrays import Array, Dtype, Floats, assert_close, assert_same_bits, random_floats
+from op_arrays import Array, Dtype, Floats, assert_close, assert_same_bits, random_floats, values_of
 
 from fastpaged import _core
 
@@ -29,6 +29,22 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square(
     exact = total.astype(np.float64)
     want = exact / np.sqrt((exact**2).mean(axis=1, keepdims=True) + EPS) * weight
     assert_close(got, want, slack=1e-5)
+
+
+def test_infinities_zeros_and_squares_that_overflow(device: _core.CpuDevice, dtype: Dtype) -> None:
+    """A mean square that is infinite leaves zeros, and NaN of what is infinite itself."""
+    x = np.zeros((5, 20), np.float32)
+    x[0, [3, 17]] = 1.0, -np.inf
+    x[1, [3, 17]] = 1e20, -1e30
+    x[2, [3, 17]] = 3e18, -1e19
+    x[3] = -0.0
+    x[4, 17] = np.nan
+    got = values_of(run(device, x, None, np.ones(20, np.float32), dtype))
+    assert np.flatnonzero(np.isnan(got[0])).tolist() == [17] and np.nansum(np.abs(got[0])) == 0
+    assert not got[1].any()
+    np.testing.assert_allclose(got[2], x[2] / np.sqrt(np.mean(x[2].astype(np.float64) ** 2)), rtol=2.0**-8)
+    assert not got[3].any() and np.signbit(got[3]).all()
+    assert np.isnan(got[4]).all()
 
 
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(

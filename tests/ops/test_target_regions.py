@@ -11,11 +11,13 @@ import platform
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 CPP = Path(__file__).parents[2] / "cpp"
+LIBRARY = Path(__file__).parents[2] / "cmake" / "FastpagedLibrary.cmake"
 SOURCES = sorted((CPP / "fastpaged" / "ops" / "cpu").glob("*.cc"))
 # What holds no arithmetic on vectors.
 PLAIN = {"attention_work.cc", "vector_table.cc", "weight_panels.cc"}
@@ -63,19 +65,50 @@ def beyond_avx2(instruction: str) -> bool:
     return re.search(r"%zmm|%[xy]mm(1[6-9]|2\d|3[01])|%k[0-7]", instruction) is not None
 
 
-@pytest.mark.parametrize(("source", "isa"), compilations(), ids=lambda part: getattr(part, "name", part))
-def test_no_shared_function_holds_instructions_beyond_the_baseline(source: Path, isa: str, tmp_path: Path) -> None:
-    object_file = tmp_path / "kernel.o"
-    command = [COMPILER, "-std=c++20", "-O2", "-fPIC", "-ffp-contract=off", f"-I{CPP}", "-c", str(source)]
+@dataclass(frozen=True)
+class Compiled:
+    """One object file. code: symbol to its instructions; weak: those symbols of which the linker keeps one for all."""
+
+    source: Path
+    isa: str
+    code: dict[str, list[str]]
+    weak: set[str]
+
+    @property
+    def instructions(self) -> list[str]:
+        return [instruction for instructions in self.code.values() for instruction in instructions]
+
+
+def release_flags() -> list[str]:
+    """What the optimiser is told in the build that is shipped: what it inlines decides what is left of a function."""
+    flags = re.search(r'set\(CMAKE_CXX_FLAGS_RELEASE "(.+)"\)', LIBRARY.read_text())
+    assert flags is not None
+    return [*flags[1].split(), "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-ffp-contract=off"]
+
+
+@pytest.fixture(scope="module", params=compilations(), ids=lambda of: "-".join(filter(None, (of[0].name, of[1]))))
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """Compiled once for all tests."""
+    source, isa = request.param
+    object_file = tmp_path_factory.mktemp("kernel") / "kernel.o"
+    command = [COMPILER, "-std=c++20", *release_flags(), f"-I{CPP}", "-c", str(source), "-o", str(object_file)]
     if isa:
         command.append(f"-DFASTPAGED_VECTOR_ISA={isa}")
-    subprocess.run([*command, "-o", str(object_file)], check=True)
-    code = functions(object_file)
-    everything = [instruction for instructions in code.values() for instruction in instructions]
-    assert any(map(beyond_baseline, everything)) == (source.name not in PLAIN)
-    leaked = {name for name in weak_symbols(object_file) & code.keys() if any(map(beyond_baseline, code[name]))}
-    assert not leaked
-    assert isa != "avx2" or not any(map(beyond_avx2, everything))
+    subprocess.run(command, check=True)
+    return Compiled(source, isa, functions(object_file), weak_symbols(object_file))
+
+
+def test_no_shared_function_holds_instructions_beyond_the_baseline(compiled: Compiled) -> None:
+    shared = compiled.weak & compiled.code.keys()
+    assert not {name for name in shared if any(map(beyond_baseline, compiled.code[name]))}
+
+
+def test_a_kernel_holds_instructions_beyond_the_baseline(compiled: Compiled) -> None:
+    assert any(map(beyond_baseline, compiled.instructions)) == (compiled.source.name not in PLAIN)
+
+
+def test_nothing_compiled_for_avx2_holds_what_only_avx512_has(compiled: Compiled) -> None:
+    assert compiled.isa != "avx2" or not any(map(beyond_avx2, compiled.instructions))
 
 
 def test_every_kernel_of_vectors_is_compiled_for_each_instruction_set() -> None:

@@ -69,9 +69,9 @@ void ModelGraph::rotary_cache_write(BufferId qkv, std::int32_t layer, std::int64
                                     const RotaryOptions& options, BufferId q) {
   constexpr const char* kOp = "rotary_cache_write";
   const Buffer& source = readable(kOp, "qkv", qkv, DType::kFloat32);
-  require(head_dim >= 1 && head_dim <= kMaxHeadDim, [&] {
-    return said(kOp, "head_dim") + " must lie in [1, " + std::to_string(kMaxHeadDim) + "], got " +
-           std::to_string(head_dim);
+  require(is_head_dim(head_dim), [&] {
+    return said(kOp, "head_dim") + " must be a multiple of " + std::to_string(kHeadDimStep) + ", at most " +
+           std::to_string(kMaxHeadDim) + ", got " + std::to_string(head_dim);
   });
   require_options(options, head_dim);
   const std::int64_t q_cols = at(kOp, "q", q).cols;

@@ -34,7 +34,8 @@ struct RmsNormParams {
 };
 
 // x += residual (if given), then out = (x - mean(x)) / sqrt(variance(x) + eps) * weight, + bias if given.
-// The variance is that of the differences from the mean: two passes, so that a large mean costs no digits.
+// The variance is that of the differences from the mean, so that a large mean costs no digits but those that a float32
+// of its size lacks.
 struct LayerNormParams {
   TensorView x;           // [T, H] float32, updated in place when there is a residual
   TensorView residual{};  // [T, H] float32, or empty()

@@ -57,9 +57,9 @@ void expect_norm(ShapeCheck& check, const Params& params) {
 
 void expect_heads(ShapeCheck& check) {
   check.expect_size("Hkv", 1, kAnySize);
-  check.expect_size("D", 16, kMaxHeadDim);
-  if (check.size("D") % 16 != 0) {
-    check.fail("D must be a multiple of 16, got " + std::to_string(check.size("D")));
+  check.expect_size("D", kHeadDimStep, kMaxHeadDim);
+  if (!is_head_dim(check.size("D"))) {
+    check.fail("D must be a multiple of " + std::to_string(kHeadDimStep) + ", got " + std::to_string(check.size("D")));
   }
   if (check.size("Hq") < 1 || check.size("Hq") % check.size("Hkv") != 0) {
     check.fail("Hq must be a multiple of Hkv=" + std::to_string(check.size("Hkv")) + ", got " +

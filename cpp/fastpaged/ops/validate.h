@@ -6,8 +6,13 @@
 
 namespace fastpaged {
 
-constexpr std::int64_t kMaxHeadDim = 256;  // and a multiple of 16
+constexpr std::int64_t kHeadDimStep = 16;
+constexpr std::int64_t kMaxHeadDim = 256;
 constexpr std::int64_t kMaxBlockSize = 256;
+
+constexpr bool is_head_dim(std::int64_t size) {
+  return size >= kHeadDimStep && size <= kMaxHeadDim && size % kHeadDimStep == 0;
+}
 
 void validate(const EmbeddingParams& params);
 void validate(const RmsNormParams& params);

@@ -193,7 +193,7 @@ TEST_CASE("recording names what does not fit, with both values") {
   ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   const BufferId x = graph.buffer(RowKind::kTokens, 16, DType::kFloat32);
   const BufferId h = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
-  const BufferId y = graph.buffer(RowKind::kTokens, 24, DType::kFloat32);
+  const BufferId y = graph.buffer(RowKind::kTokens, 48, DType::kFloat32);
   CHECK(says(error_of([&] { graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h); }), {"rms_norm: x", "written"}));
   CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 20), {}, 1.0F, x); }), {"out", "20", "16"}));
   CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, 9); }), {"out", "got 9"}));
@@ -202,21 +202,21 @@ TEST_CASE("recording names what does not fit, with both values") {
   CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, x); }), {"out", "written before"}));
   CHECK(says(error_of([&] { graph.rms_norm(x, nullptr, weights.vector(15), 0.0F, h); }), {"weight", "16", "15"}));
   CHECK(says(error_of([&] { graph.rms_norm(x, &x, weights.vector(16), 0.0F, h); }), {"residual"}));
-  CHECK(says(error_of([&] { graph.linear(x, weights.packed(24, 16), {}, y); }), {"linear: x", "bfloat16", "float32"}));
+  CHECK(says(error_of([&] { graph.linear(x, weights.packed(48, 16), {}, y); }), {"linear: x", "bfloat16", "float32"}));
   graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h);
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(24, 17), {}, y); }), {"in_features", "17", "16"}));
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(23, 16), {}, y); }), {"out", "23", "24"}));
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(24, 16, "other"), {}, y); }), {"other", "fake"}));
-  graph.linear(h, weights.packed(24, 16), {}, y);
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 17), {}, y); }), {"in_features", "17", "16"}));
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(47, 16), {}, y); }), {"out", "47", "48"}));
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 16, "other"), {}, y); }), {"other", "fake"}));
+  graph.linear(h, weights.packed(48, 16), {}, y);
 
   const BufferId q = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
   const BufferId odd = graph.buffer(RowKind::kTokens, 14, DType::kBFloat16);
-  CHECK(says(error_of([&] { graph.rotary_cache_write(y, 0, 1, 4, {.cos_sin = weights.matrix(8, 4)}, odd); }),
-             {"qkv", "24", "14"}));
-  CHECK(says(error_of([&] { graph.rotary_cache_write(y, -1, 1, 4, {.cos_sin = weights.matrix(8, 4)}, q); }),
+  CHECK(says(error_of([&] { graph.rotary_cache_write(y, 0, 1, 16, {.cos_sin = weights.matrix(8, 4)}, odd); }),
+             {"qkv", "48", "14"}));
+  CHECK(says(error_of([&] { graph.rotary_cache_write(y, -1, 1, 16, {.cos_sin = weights.matrix(8, 4)}, q); }),
              {"layer", "-1"}));
   CHECK(says(error_of([&] { graph.paged_attention(h, 0, {}, q); }), {"rotary_cache_write"}));
-  graph.rotary_cache_write(y, 2, 1, 4, {.cos_sin = weights.matrix(8, 4)}, q);
+  graph.rotary_cache_write(y, 2, 1, 16, {.cos_sin = weights.matrix(8, 4)}, q);
   const BufferId a = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
   graph.paged_attention(q, 2, {}, a);
   const BufferId rows = graph.buffer(RowKind::kSamples, 16, DType::kFloat32);
@@ -245,7 +245,7 @@ TEST_CASE("a KV cache of another shape is refused by name") {
   const BatchArrays arrays(2, 3, {4}, twin.weights.random());
   CHECK(says(error_of([&] { twin.graph.run(arrays.batch()); }), {"bind_kv_cache"}));
   CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(1).view); }), {"[num_blocks, 2, 2, 1", "[6, 1, 2, 1"}));
-  CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(2, 3).view); }), {"2, 3, 3, 4]"}));
+  CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(2, 3).view); }), {"2, 3, 3, 16]"}));
 }
 
 // A graph whose first op with a KV cache writes `layer`; more can be recorded. Returns its qkv buffer.

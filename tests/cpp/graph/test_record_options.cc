@@ -36,13 +36,13 @@ std::string error_of(const std::function<void()>& call) {
   return "no error";
 }
 
-// A graph with something to read: x float32 [T, 12], h bfloat16 [T, 12], q of two heads in one group.
+// A graph with something to read: x float32 [T, 48], h bfloat16 [T, 48], q of two heads in one group.
 struct Recording {
   explicit Recording(DType dtype = DType::kBFloat16) : weights(1), graph(fake_ops(), pool, dtype) {
-    x = graph.buffer(RowKind::kTokens, 12, DType::kFloat32);
-    graph.embedding(weights.table(kVocab, 12, dtype), {}, 1.0F, x);
-    h = graph.buffer(RowKind::kTokens, 12, dtype);
-    graph.rms_norm(x, nullptr, weights.vector(12), 0.0F, h);
+    x = graph.buffer(RowKind::kTokens, 48, DType::kFloat32);
+    graph.embedding(weights.table(kVocab, 48, dtype), {}, 1.0F, x);
+    h = graph.buffer(RowKind::kTokens, 48, dtype);
+    graph.rms_norm(x, nullptr, weights.vector(48), 0.0F, h);
   }
   BufferId buffer(std::int64_t cols, DType dtype = DType::kFloat32) {
     return graph.buffer(RowKind::kTokens, cols, dtype);
@@ -69,32 +69,32 @@ TEST_CASE("a graph computes in bfloat16 or float32, its buffers in that or float
 
 TEST_CASE("the options of embedding and linear are checked where they are recorded") {
   Recording r;
-  const TensorView table = r.weights.bfloat16(kVocab, 12);
-  const BufferId out = r.buffer(12);
+  const TensorView table = r.weights.bfloat16(kVocab, 48);
+  const BufferId out = r.buffer(48);
   CHECK(error_of([&] { r.graph.embedding(table, r.weights.matrix(5, 11), 1.0F, out); }) ==
-        "embedding: position_table must have as many columns as the table = 12, got 11");
-  CHECK(error_of([&] { r.graph.embedding(table, r.weights.bfloat16(5, 12), 1.0F, out); }) ==
+        "embedding: position_table must have as many columns as the table = 48, got 11");
+  CHECK(error_of([&] { r.graph.embedding(table, r.weights.bfloat16(5, 48), 1.0F, out); }) ==
         "embedding: position_table must be a float32 array of rank 2 with dense rows, got bfloat16 of rank 2");
   CHECK(error_of([&] { r.graph.embedding(table, {}, kNan, out); }).starts_with("embedding: scale must be finite"));
-  const PackedLinear& weight = r.weights.packed(12, 12);
+  const PackedLinear& weight = r.weights.packed(48, 48);
   CHECK(error_of([&] { r.graph.linear(r.h, weight, r.weights.vector(11), out); }) ==
-        "linear: bias must have as many elements as the weight has out_features = 12, got 11");
-  CHECK(error_of([&] { r.graph.linear(r.h, r.weights.packed(12, 12, "fake", DType::kFloat32), {}, out); }) ==
+        "linear: bias must have as many elements as the weight has out_features = 48, got 11");
+  CHECK(error_of([&] { r.graph.linear(r.h, r.weights.packed(48, 48, "fake", DType::kFloat32), {}, out); }) ==
         "linear: weight must be packed as bfloat16, as the graph computes, got float32");
-  r.graph.linear(r.h, weight, r.weights.vector(12), out);
+  r.graph.linear(r.h, weight, r.weights.vector(48), out);
 }
 
 TEST_CASE("a norm may write float32 or the activation dtype, and layer_norm's bias has a column for each of x") {
   Recording r;
-  const TensorView weight = r.weights.vector(12);
-  const BufferId out = r.buffer(12, DType::kBFloat16);
+  const TensorView weight = r.weights.vector(48);
+  const BufferId out = r.buffer(48, DType::kBFloat16);
   CHECK(error_of([&] { r.graph.layer_norm(r.x, nullptr, weight, r.weights.vector(13), 0.0F, out); }) ==
-        "layer_norm: bias must have as many elements as x has columns = 12, got 13");
+        "layer_norm: bias must have as many elements as x has columns = 48, got 13");
   CHECK(error_of([&] {
           r.graph.layer_norm(r.x, nullptr, weight, {}, -1.0F, out);
         }).starts_with("layer_norm: eps must be finite and >= 0"));
   r.graph.layer_norm(r.x, nullptr, weight, {}, 0.0F, out);
-  r.graph.rms_norm(r.x, nullptr, weight, 0.0F, r.buffer(12));
+  r.graph.rms_norm(r.x, nullptr, weight, 0.0F, r.buffer(48));
   CHECK(error_of([&] { r.graph.rms_norm(r.x, nullptr, weight, 0.0F, out); }).find("written before") !=
         std::string::npos);
 }
@@ -105,8 +105,8 @@ TEST_CASE("ops in place say what they cannot add or bend") {
   CHECK(error_of([&] { r.graph.add(r.x, r.h); }) == "add: y must be float32, buffer 1 is bfloat16");
   const BufferId wide = r.buffer(14);
   CHECK(error_of([&] { r.graph.add(r.x, wide); }).find("written by an earlier op") != std::string::npos);
-  r.graph.linear(r.h, r.weights.packed(14, 12), {}, wide);
-  CHECK(error_of([&] { r.graph.add(r.x, wide); }) == "add: y must be [tokens, 12] as x is, got [tokens, 14]");
+  r.graph.linear(r.h, r.weights.packed(14, 48), {}, wide);
+  CHECK(error_of([&] { r.graph.add(r.x, wide); }) == "add: y must be [tokens, 48] as x is, got [tokens, 14]");
   for (const float cap : {0.0F, -1.0F, kNan, std::numeric_limits<float>::infinity()}) {
     CHECK(error_of([&] { r.graph.soft_cap(r.x, cap); }).starts_with("soft_cap: cap must be finite and > 0, got"));
   }
@@ -117,25 +117,28 @@ TEST_CASE("ops in place say what they cannot add or bend") {
 TEST_CASE("the options of attention are checked where they are recorded") {
   Recording r;
   const BufferId qkv = r.buffer(4 * kHeadDim);
-  r.graph.linear(r.h, r.weights.packed(4 * kHeadDim, 12), {}, qkv);
+  r.graph.linear(r.h, r.weights.packed(4 * kHeadDim, 48), {}, qkv);
   const BufferId q = r.buffer(2 * kHeadDim, DType::kBFloat16);
   const auto write = [&](const RotaryOptions& options, std::int64_t num_kv_heads = 1,
                          std::int64_t head_dim = kHeadDim) {
     return error_of([&] { r.graph.rotary_cache_write(qkv, 0, num_kv_heads, head_dim, options, q); });
   };
-  for (const std::int64_t rotary : {3, 6}) {
+  for (const std::int64_t rotary : {3, 18}) {
     CHECK(write({.cos_sin = r.weights.matrix(8, rotary)}) ==
-          "rotary_cache_write: cos_sin must have an even number of columns, at most head_dim = 4, got " +
+          "rotary_cache_write: cos_sin must have an even number of columns, at most head_dim = 16, got " +
               std::to_string(rotary));
   }
-  CHECK(write({.q_norm = r.weights.vector(4)}) ==
+  CHECK(write({.q_norm = r.weights.vector(kHeadDim)}) ==
         "rotary_cache_write: q_norm and k_norm must be given both or neither");
-  CHECK(write({.q_norm = r.weights.vector(4), .k_norm = r.weights.vector(5)}) ==
-        "rotary_cache_write: k_norm must have as many elements as a head = 4, got 5");
+  CHECK(write({.q_norm = r.weights.vector(kHeadDim), .k_norm = r.weights.vector(5)}) ==
+        "rotary_cache_write: k_norm must have as many elements as a head = 16, got 5");
   CHECK(write({}, 2).starts_with("rotary_cache_write: qkv must have (Hq + 2 Hkv) * D columns"));
   CHECK(write({}, 0).starts_with("rotary_cache_write: qkv must have (Hq + 2 Hkv) * D columns"));
   CHECK(write({}, std::int64_t{1} << 62).starts_with("rotary_cache_write: qkv must have (Hq + 2 Hkv) * D columns"));
-  CHECK(write({}, 1, 257) == "rotary_cache_write: head_dim must lie in [1, 256], got 257");
+  for (const std::int64_t head_dim : {-16, 0, 1, 8, 24, 257, 272}) {
+    CHECK(write({}, 1, head_dim) ==
+          "rotary_cache_write: head_dim must be a multiple of 16, at most 256, got " + std::to_string(head_dim));
+  }
   CHECK(write({}) == "no error");
 
   const BufferId out = r.buffer(2 * kHeadDim, DType::kBFloat16);
@@ -169,7 +172,7 @@ void finish(Recording& r, std::int64_t rotary, const KVMemory& kv) {
     options.cos_sin = r.weights.matrix(rotary, 2);
   }
   r.graph.rotary_cache_write(r.x, 0, 1, kHeadDim, options, q);
-  const BufferId rows = r.graph.buffer(RowKind::kSamples, 12, DType::kFloat32);
+  const BufferId rows = r.graph.buffer(RowKind::kSamples, 48, DType::kFloat32);
   r.graph.gather_rows(r.x, rows);
   r.graph.finalize(rows, 9, 4);
   r.graph.bind_kv_cache(kv.view);
@@ -182,7 +185,7 @@ TEST_CASE("positions must lie in every table that is read by them") {
   for (const auto& [positions, rotary, limit] : {std::tuple{7, 20, 7}, {20, 7, 7}, {7, 0, 7}, {0, 7, 7}}) {
     Recording r;
     if (positions > 0) {
-      r.graph.embedding(r.weights.bfloat16(kVocab, 12), r.weights.matrix(positions, 12), 1.0F, r.buffer(12));
+      r.graph.embedding(r.weights.bfloat16(kVocab, 48), r.weights.matrix(positions, 48), 1.0F, r.buffer(48));
     }
     finish(r, rotary, kv);
     arrays.positions[4] = limit - 1;
@@ -204,8 +207,8 @@ TEST_CASE("without a table by position no position is looked at, and without att
   CHECK(error_of([&] { attention.graph.run(arrays.batch()); }) == "no error");
 
   Recording table;
-  table.graph.embedding(table.weights.bfloat16(kVocab, 12), table.weights.matrix(7, 12), 1.0F, table.buffer(12));
-  const BufferId rows = table.graph.buffer(RowKind::kSamples, 12, DType::kFloat32);
+  table.graph.embedding(table.weights.bfloat16(kVocab, 48), table.weights.matrix(7, 48), 1.0F, table.buffer(48));
+  const BufferId rows = table.graph.buffer(RowKind::kSamples, 48, DType::kFloat32);
   table.graph.gather_rows(table.x, rows);
   table.graph.finalize(rows, 9, 4);
   CHECK(error_of([&] { table.graph.run(arrays.batch()); }) == "batch.positions must have 5 elements, got 1");
@@ -215,14 +218,14 @@ TEST_CASE("without a table by position no position is looked at, and without att
 
 TEST_CASE("describe says every option") {
   Recording r;
-  r.graph.embedding(r.weights.bfloat16(kVocab, 12), r.weights.matrix(7, 12), 3.5F, r.buffer(12));
+  r.graph.embedding(r.weights.bfloat16(kVocab, 48), r.weights.matrix(7, 48), 3.5F, r.buffer(48));
   r.graph.soft_cap(r.x, 30.0F);
   r.graph.add(r.x, 2);
-  r.graph.activation(r.x, Activation::kRelu, r.buffer(12, DType::kBFloat16));
+  r.graph.activation(r.x, Activation::kRelu, r.buffer(48, DType::kBFloat16));
   const std::string text = r.graph.describe();
   for (const char* part :
        {"graph for fake in bfloat16: 6 nodes", "2: embedding vocab=11 scale=3.5 positions=7 -> #2",
-        "3: soft_cap cap=30  #0 -> #0 [T, 12] float32", "4: add  #0 += #2 -> #0", "5: activation relu  #0 -> #3"}) {
+        "3: soft_cap cap=30  #0 -> #0 [T, 48] float32", "4: add  #0 += #2 -> #0", "5: activation relu  #0 -> #3"}) {
     CAPTURE(part);
     CHECK(text.find(part) != std::string::npos);
   }

@@ -15,7 +15,7 @@
 namespace fastpaged::testing {
 
 inline constexpr std::int64_t kVocab = 11;
-inline constexpr std::int64_t kHeadDim = 4;
+inline constexpr std::int64_t kHeadDim = 16;
 inline constexpr std::int64_t kMaxPositions = 32;
 inline constexpr std::int64_t kBlockSize = 3;
 inline constexpr std::int64_t kNumBlocks = 6;

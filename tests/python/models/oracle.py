@@ -23,6 +23,7 @@ import pytest
 import torch
 import transformers
 from forced import greedy, scheduler_of
+from isas import EVERY_ISA
 from models.step_arrays import block_tables, step_arrays, two_chunks_then_decode
 
 from fastpaged import _core
@@ -229,7 +230,7 @@ def family_tests(cases: dict[str, Case]) -> tuple[Any, Any, Any]:
         assert np.std(model.logits[0]) > 0.5, "logits so close to each other hide mistakes"
         assert distance(torch_logits(model.folder, model.prompts), model.logits) < TOLERANCE
 
-    @pytest.mark.parametrize("isa", _core.supported_isas())
+    @pytest.mark.parametrize("isa", EVERY_ISA)
     @pytest.mark.parametrize("case", cases)
     def with_the_worker(case: str, isa: str, tmp_path_factory: pytest.TempPathFactory) -> None:
         model = model_of(case, tmp_path_factory)

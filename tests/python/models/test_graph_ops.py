@@ -18,10 +18,10 @@ class Recorder:
     """A graph being recorded, and a square weight."""
 
     def __init__(self, dtype: str = "bfloat16") -> None:
-        device = _core.CpuDevice("scalar", 1)
-        self.graph = _core.ModelGraph(device, dtype)
+        self.device = _core.CpuDevice("scalar", 1)
+        self.graph = _core.ModelGraph(self.device, dtype)
         self.op = GraphOps(self.graph)
-        self.square = _core.PackedLinear(device, [np.zeros((16, 16), np.uint16)], dtype)
+        self.square = _core.PackedLinear(self.device, [np.zeros((16, 16), np.uint16)], dtype)
         self.x = self.op.embedding(BATCH.token_ids, TABLE if dtype == "bfloat16" else TABLE.astype(np.float32))
 
     def branch(self, x: Value | Sum) -> Value:
@@ -157,27 +157,28 @@ def test_every_option_is_recorded(recorder: Recorder) -> None:
     op, vector = recorder.op, WEIGHT
     op.embedding(BATCH.token_ids, TABLE, position_table=np.zeros((7, 16), np.float32), scale=4.0)
     h = op.layer_norm(recorder.x, vector, vector, 1e-5)
-    qkv = op.linear(h, recorder.square, vector)
+    wide = _core.PackedLinear(recorder.device, [np.zeros((64, 16), np.uint16)], "bfloat16")
+    qkv = op.linear(h, wide, np.ones(64, np.float32))
     a = op.attention(
         qkv,
         0,
         num_heads=2,
         num_kv_heads=1,
-        head_dim=4,
+        head_dim=16,
         scale=0.5,
         rope=np.zeros((9, 2), np.float32),
-        head_norm=HeadNorm(vector[:4], vector[:4], 1e-6),
+        head_norm=HeadNorm(vector, vector, 1e-6),
         window=8,
         soft_cap=50.0,
         alibi_slopes=vector[:2],
     )
-    assert (a.cols, a.dtype) == (8, "bfloat16")
-    op.attention(qkv, 1, num_heads=2, num_kv_heads=1, head_dim=4, scale=0.5)
+    assert (a.cols, a.dtype) == (32, "bfloat16")
+    op.attention(qkv, 1, num_heads=2, num_kv_heads=1, head_dim=16, scale=0.5)
     op.gated_activation(op.linear(h, recorder.square), "gelu_tanh")
     assert [line.split(" -> ")[0].split("  ")[0] for line in recorder.lines()[1:]] == [
         "1: embedding vocab=11 scale=4 positions=7",
         "2: layer_norm eps=1e-05 bias",
-        "3: linear weight=[16, 16] bias",
+        "3: linear weight=[64, 16] bias",
         "4: rotary_cache_write layer=0 rotary=2 norm_eps=1e-06",
         "5: paged_attention layer=0 scale=0.5 window=8 soft_cap=50 alibi",
         "6: rotary_cache_write layer=1",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from forced import last_logits
+from isas import EVERY_ISA
 from tiny_model import from_bfloat16, tiny_config, to_bfloat16, write_json, write_safetensors
 
-from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.config.keys import Keys
 from fastpaged.models.qwen3 import Qwen3
@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_chunks_company_and_block_size_do_not_change_a_bit_of_the_logits(isa: str, dtype: str, model: Path) -> None:
     prompts = [PROMPT[:n] for n in (45, 1, 17, 32)]
 

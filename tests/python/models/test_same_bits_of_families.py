@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from isas import EVERY_ISA
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -16,7 +17,6 @@ import transformers
 from forced import last_logits
 from models.oracle import TinyModel, tiny_model
 
-from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.worker.worker import Worker
 
@@ -59,7 +59,7 @@ def logits(folder: Path, prompts: list[list[int]], isa: str, dtype: str, **chang
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_chunks_company_and_block_size_do_not_change_a_bit_of_the_logits(
     isa: str, dtype: str, model: TinyModel
 ) -> None:

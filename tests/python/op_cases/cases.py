@@ -17,11 +17,15 @@ Forward = Callable[[OpSet, CaseWeights], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """name: of the op and what is special. kv: KV heads and head size, if there is a cache."""
+    """name: of the op and what is special. kv: KV heads and head size, if there is a cache.
+
+    slack: how many times the error that sums in float32 leave, where the inputs are large beside the result.
+    """
 
     name: str
     forward: Forward
     kv: tuple[int, int] | None = None
+    slack: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,8 @@ def gated_activation(kind: ActivationKind, cols: int, scale: float) -> Forward:
     return lambda op, w: w.read(op, op.gated_activation(w.x(op, 2 * cols, scale=scale), kind), cols)
 
 
-def soft_cap(cols: int, cap: float) -> Forward:
-    return lambda op, w: op.soft_cap(w.x(op, cols, scale=20.0), cap)
+def soft_cap(cols: int, cap: float, scale: float = 20.0) -> Forward:
+    return lambda op, w: op.soft_cap(w.x(op, cols, scale=scale), cap)
 
 
 def add(cols: int) -> Forward:
@@ -171,8 +175,10 @@ def _all() -> Iterator[Case]:
     yield Case("embedding, positions", embedding(30, positions=True))
     yield Case("embedding, scaled, positions", embedding(65, scale=0.1, positions=True))
     yield Case("rms_norm of tiny numbers", rms_norm(40, eps=1e-6, scale=1e-4))
+    yield Case("rms_norm of large numbers", rms_norm(40, scale=1e17))
     yield Case("layer_norm without bias", layer_norm(47, bias=False))
     yield Case("layer_norm far from zero", layer_norm(100, offset=100.0))
+    yield Case("layer_norm very far from zero", layer_norm(768, offset=1000.0), slack=3.0)
     yield Case("norms in float32", norm_in_float32)
     for kind in ("rms", "layer"):
         for cols in (16, 47, 130):
@@ -183,9 +189,11 @@ def _all() -> Iterator[Case]:
     for kind in get_args(ActivationKind):
         yield Case(f"activation {kind}", activation(kind, 45, 3.0))
         yield Case(f"activation {kind}, large", activation(kind, 16, 40.0))
+        yield Case(f"activation {kind}, cube too large", activation(kind, 20, 1e14))
         yield Case(f"gated_activation {kind}", gated_activation(kind, 37, 3.0))
     yield Case("soft_cap of 30", soft_cap(50, 30.0))
     yield Case("soft_cap of 1", soft_cap(7, 1.0))
+    yield Case("soft_cap, quotient too large", soft_cap(19, 1e-3, scale=1e36))
     for name, options in ATTENTION.items():
         yield Case(f"attention, {name}", attention(options), (options.num_kv_heads, options.head_dim))
 

@@ -9,21 +9,26 @@
 namespace fastpaged::reference {
 namespace {
 
-// bias: null for none.
+template <typename Value>
+float mean_of(std::int64_t size, const Value& value) {
+  float sum = 0.0F;
+  for (std::int64_t i = 0; i < size; ++i) {
+    sum += value(i);
+  }
+  return sum / static_cast<float>(size);
+}
+
+// One running sum loses digits of a mean that is large beside the deviation, and float32 may not hold that mean at all:
+// so it is taken in two parts, the second being the mean of what the first leaves. bias: null for none.
 template <typename Out>
 void normalize(const float* x, const float* weight, const float* bias, float eps, std::int64_t hidden, Out* out) {
-  float sum = 0.0F;
+  const float rough_mean = mean_of(hidden, [&](std::int64_t i) { return x[i]; });
+  const float rest = mean_of(hidden, [&](std::int64_t i) { return x[i] - rough_mean; });
+  const auto centred = [&](std::int64_t i) { return (x[i] - rough_mean) - rest; };
+  const float variance = mean_of(hidden, [&](std::int64_t i) { return centred(i) * centred(i); });
+  const float scale = 1.0F / std::sqrt(variance + eps);
   for (std::int64_t i = 0; i < hidden; ++i) {
-    sum += x[i];
-  }
-  const float mean = sum / static_cast<float>(hidden);
-  float squares = 0.0F;
-  for (std::int64_t i = 0; i < hidden; ++i) {
-    squares += (x[i] - mean) * (x[i] - mean);
-  }
-  const float scale = 1.0F / std::sqrt(squares / static_cast<float>(hidden) + eps);
-  for (std::int64_t i = 0; i < hidden; ++i) {
-    const float scaled = (x[i] - mean) * scale * weight[i];
+    const float scaled = centred(i) * scale * weight[i];
     out[i] = rounded_to<Out>(bias == nullptr ? scaled : scaled + bias[i]);
   }
 }
