@@ -345,7 +345,7 @@ class Scheduler:
         policy: SchedulerPolicy | None = None,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
-        that fit. 0 is no limit."""
+        of the rows above it, each beside one of its own. 0 is no limit."""
     def add(
         self,
         group_id: int,

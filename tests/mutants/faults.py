@@ -130,8 +130,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="no row kept: a prompt with logprobs takes the rows of those that decode",
         file="scheduler/scheduler_planning.cc",
-        good="plan_.row_budget() - (num_running_sequences_ - num_planned);",
-        bad="plan_.row_budget() - std::min<std::int64_t>(num_running_sequences_ - num_planned, 1);",
+        good="config_.max_num_rows - config_.max_num_seqs;",
+        bad="config_.max_num_rows - 1;",
+    ),
+    Fault(
+        name="row lent: a sequence that needs no row gives its own to a prompt with logprobs",
+        file="scheduler/step_plan.cc",
+        good="return std::max(what.num_rows() - 1, 0);",
+        bad="return what.num_rows() - 1;",
     ),
     Fault(
         name="scored again: what a preempted prompt's logprobs are is forgotten with its blocks",

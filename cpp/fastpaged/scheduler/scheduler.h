@@ -11,8 +11,9 @@
 // What else policies do is in SchedulerPolicy.
 //
 // Rows of logits are a second budget. A sequence needs one to sample, and one for each of its prompt's tokens whose
-// logprobs are wanted and not known yet (sequence.h). A row is kept for every running sequence, so that each may always
-// go on by a token; what is left over lets prompts with logprobs go on by more, in chunks cut to it under any policy.
+// logprobs are wanted and not known yet (sequence.h). A row is kept for each of max_num_seqs, so that every sequence
+// may go on by a token, and those in line come in, whatever prompts with logprobs take: they go on by more than a token
+// in chunks cut, under any policy, to the rows above max_num_seqs, the first of them first.
 //
 // A group's branches decode in the same step or not at all. A sequence that the whole pool could not hold beside its
 // siblings has reached its end: it finishes with kLength, and nobody is preempted for it.
@@ -116,7 +117,6 @@ class Scheduler {
   [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs) const;
   bool enter(SequenceGroup& group);  // false: it does not run after all
   [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
-  [[nodiscard]] std::int64_t spare_rows() const;
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
   [[nodiscard]] std::int64_t missing_blocks_of_running() const;  // 0 if the policy does not count them
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };

@@ -12,7 +12,8 @@ namespace fastpaged {
 SchedulerOutput Scheduler::schedule() {
   distrust_copies();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
-  plan_.start(config_.max_num_batched_tokens, config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows);
+  const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
+  plan_.start(config_.max_num_batched_tokens, spare_rows);
   preempt_as_told();
   plan_running();
   let_in();
@@ -99,13 +100,8 @@ std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& seq
   }
   const std::int32_t threshold = config_.policy.long_prefill_token_threshold;
   const std::int32_t allowed = std::min(wanted, plan_.budget());
-  return sequence.most_tokens(threshold > 0 ? std::min(allowed, threshold) : allowed, spare_rows() + 1);
-}
-
-// Rows left over when each running sequence that is not planned yet has its one: never negative.
-std::int64_t Scheduler::spare_rows() const {
-  const std::int64_t num_planned = std::ssize(plan_.sequences());
-  return plan_.row_budget() - (num_running_sequences_ - num_planned);
+  return sequence.most_tokens(threshold > 0 ? std::min(allowed, threshold) : allowed,
+                              1 + std::int64_t{plan_.spare_rows()});
 }
 
 // Grows the sequence's table for num_tokens more, whoever has to go for it.
@@ -194,7 +190,7 @@ bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs
   if (running_.empty()) {
     return true;  // all there is is its own: never stuck
   }
-  if (num_running_sequences_ + group.num_sequences() > config_.max_num_seqs || spare_rows() < group.num_sequences()) {
+  if (num_running_sequences_ + group.num_sequences() > config_.max_num_seqs) {
     return false;
   }
   std::int64_t num_tokens = 0;

@@ -7,11 +7,20 @@
 
 namespace fastpaged {
 
-void StepPlan::start(std::int32_t budget, std::int32_t row_budget) {
+namespace {
+
+// A sequence has a row of its own, needed or not.
+std::int32_t rows_beyond_its_own(const ScheduledSequence& what) {
+  return std::max(what.num_rows() - 1, 0);
+}
+
+}  // namespace
+
+void StepPlan::start(std::int32_t budget, std::int32_t spare_rows) {
   ++step_;
   spent_ = false;
   budget_ = budget;
-  row_budget_ = row_budget;
+  spare_rows_ = spare_rows;
   num_tokens_ = 0;
   num_samples_ = 0;
   num_rows_ = 0;
@@ -23,10 +32,10 @@ void StepPlan::add(SequenceGroup& group, Sequence& sequence, std::int32_t num_to
   const bool samples = num_tokens == sequence.num_uncomputed_tokens();
   const ScheduledSequence what = {group.id,   sequence.id(), sequence.num_computed_tokens(),
                                   num_tokens, samples,       sequence.num_scores(num_tokens)};
-  invariant(what.num_rows() <= row_budget_, "StepPlan: over the row budget");
+  invariant(rows_beyond_its_own(what) <= spare_rows_, "StepPlan: over the row budget");
   sequences_.push_back({what, &group, &sequence});
   budget_ -= num_tokens;
-  row_budget_ -= what.num_rows();
+  spare_rows_ -= rows_beyond_its_own(what);
   num_tokens_ += num_tokens;
   num_samples_ += samples ? 1 : 0;
   num_rows_ += what.num_rows();
@@ -38,7 +47,7 @@ void StepPlan::take_out(const SequenceGroup& group) {
       return false;
     }
     budget_ += planned.what.num_tokens;
-    row_budget_ += planned.what.num_rows();
+    spare_rows_ += rows_beyond_its_own(planned.what);
     num_tokens_ -= planned.what.num_tokens;
     num_samples_ -= planned.what.samples ? 1 : 0;
     num_rows_ -= planned.what.num_rows();

@@ -1,6 +1,6 @@
 // StepPlan: the scheduler's own side of a SchedulerOutput. It is drawn up under a budget of tokens and one of rows
-// of logits, may lose groups while being drawn up (preempted) and afterwards (aborted), and remembers which objects the
-// plan's ids stand for.
+// of logits beyond each sequence's own, may lose groups while being drawn up (preempted) and afterwards (aborted), and
+// remembers which objects the plan's ids stand for.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct PlannedSequence {
 
 class StepPlan {
  public:
-  void start(std::int32_t budget, std::int32_t row_budget);  // a new, empty plan
+  void start(std::int32_t budget, std::int32_t spare_rows);  // a new, empty plan
   [[nodiscard]] std::int32_t budget() const { return budget_; }
-  [[nodiscard]] std::int32_t row_budget() const { return row_budget_; }
-  // REQUIRES: num_tokens <= budget(), and the rows that the sequence needs for them <= row_budget().
+  [[nodiscard]] std::int32_t spare_rows() const { return spare_rows_; }  // that may be taken beside one's own
+  // REQUIRES: num_tokens <= budget(), and the rows that the sequence needs for them <= 1 + spare_rows().
   void add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
   void take_out(const SequenceGroup& group);  // as if never planned; its budgets come back
 
@@ -41,7 +41,7 @@ class StepPlan {
   std::uint64_t step_ = 0;
   bool spent_ = true;
   std::int32_t budget_ = 0;
-  std::int32_t row_budget_ = 0;
+  std::int32_t spare_rows_ = 0;
   std::int32_t num_tokens_ = 0;
   std::int32_t num_samples_ = 0;
   std::int32_t num_rows_ = 0;

@@ -84,8 +84,8 @@ class EngineConfig:
 
     @property
     def max_num_rows(self) -> int:
-        """Rows of logits in one step: one for each sequence, and room for prompts whose logprobs are wanted."""
-        return max(self.max_num_seqs, min(_ROWS_FOR_PROMPTS, self.max_num_batched_tokens))
+        """Rows of logits in one step: one for each sequence, and more for prompts whose logprobs are wanted."""
+        return min(self.max_num_seqs + min(_ROWS_FOR_PROMPTS, self.max_num_batched_tokens), _INT32_MAX)
 
     def _check_source(self) -> None:
         """Where model and tokenizer come from, and what is laid over their files."""
@@ -159,7 +159,7 @@ def checked_dtype(name: str, value: object) -> str:
 DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 PREEMPTION_MODES = ("recompute", "swap")
-_ROWS_FOR_PROMPTS = 64  # of a vocabulary of 128k: 32 MiB
+_ROWS_FOR_PROMPTS = 63  # with its own row a prompt goes in chunks of 64: of a vocabulary of 256k, 64 MiB
 _MAX_SWAP_SPACE = 2**33 - 1  # GiB: below 2**63 bytes
 _OPTIONAL = ("max_model_len", "num_blocks", "kv_cache_memory_bytes", "num_threads")
 _ENGINE_RANGES = {

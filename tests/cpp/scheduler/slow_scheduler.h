@@ -192,13 +192,14 @@ class SlowScheduler {
     return scores;
   }
 
-  // Rows that are neither planned nor kept for a running branch that is not planned yet.
+  // Rows that are neither one of the max_num_seqs that branches own nor taken by a branch beside its own.
   [[nodiscard]] std::int64_t spare_rows() const {
-    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows;
+    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows - config_.max_num_seqs;
     for (const ScheduledSequence& planned : plan.scheduled) {
-      rows -= planned.num_scores + (planned.samples ? 1 : 0);
+      const std::int32_t taken = planned.num_scores + (planned.samples ? 1 : 0);
+      rows -= taken == 0 ? 0 : taken - 1;
     }
-    return rows - num_running_branches() + std::ssize(plan.scheduled);
+    return rows;
   }
 
   // The most of these tokens for which this branch's own row and the spare ones are enough.
@@ -353,8 +354,8 @@ class SlowScheduler {
     for (const GroupId other : running) {
       wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
     }
-    return num_running_branches() + group.size() <= config_.max_num_seqs && group.size() <= spare_rows() &&
-           (!at_once || tokens <= budget()) && wanted <= std::ssize(memory.device);
+    return num_running_branches() + group.size() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
+           wanted <= std::ssize(memory.device);
   }
 
   void enter(GroupId id) {

@@ -171,7 +171,7 @@ class RandomLife {
 TEST_CASE("a builder that has seen many plans writes what a fresh one and a plain loop write") {
   SchedulerStats all;
   std::size_t most_widths = 0;
-  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+  for (std::uint32_t seed = 0; seed < 80; ++seed) {
     CAPTURE(seed);
     RandomLife life(seed);
     for (int i = 0; i < 200; ++i) {

@@ -30,7 +30,7 @@ SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = policy.chunked_prefill ? 4 : 8;
   config.max_model_len = 8;
-  config.max_num_rows = 4;  // so that a long prompt, which is scored, is cut in company
+  config.max_num_rows = 6;  // so that a long prompt, which is scored, is cut, and more so in company
   config.policy = policy;
   return config;
 }

@@ -40,7 +40,7 @@ std::vector<std::int32_t> drain(Scheduler& scheduler) {
 }  // namespace
 
 TEST_CASE("a prompt with scores goes in chunks of the rows there are, and is complete with its first token") {
-  Scheduler scheduler(with_rows(2, 4));
+  Scheduler scheduler(with_rows(2, 5));  // its own, and three that are nobody's
   scheduler.add(scored(1, 10, 2));
   SchedulerOutput plan = scheduler.schedule();
   CHECK(rows(plan) == Rows{{1, 0, 4}});
@@ -62,7 +62,7 @@ TEST_CASE("a single row is enough to go on by a token a step") {
   CHECK(drain(scheduler) == std::vector{1, 1, 1, 1, 0, 1, 1, 0});
 }
 
-TEST_CASE("each running sequence keeps a row, and what is over goes to the oldest prompt with scores") {
+TEST_CASE("each seat keeps a row, and what is over goes to the oldest prompt with scores") {
   Scheduler scheduler(with_rows(4, 6));
   scheduler.add(request(1, 3, 9));
   scheduler.add(request(2, 3, 9));
@@ -70,21 +70,51 @@ TEST_CASE("each running sequence keeps a row, and what is over goes to the oldes
   scheduler.add(scored(3, 20, 1));
   scheduler.add(scored(4, 20, 1));
   SchedulerOutput plan = scheduler.schedule();
-  CHECK(rows(plan) == Rows{{1, 3, 1}, {2, 3, 1}, {3, 0, 4}});  // no row is left to let the fourth in with
+  CHECK(rows(plan) == Rows{{1, 3, 1}, {2, 3, 1}, {3, 0, 3}, {4, 0, 1}});
   CHECK(plan.num_rows == 6);
   answer(scheduler, plan);
   scheduler.abort(3);
   plan = scheduler.schedule();
-  CHECK(rows(plan) == Rows{{1, 4, 1}, {2, 4, 1}, {4, 0, 4}});
+  CHECK(rows(plan) == Rows{{1, 4, 1}, {2, 4, 1}, {4, 1, 3}});
   answer(scheduler, plan);
   scheduler.add(request(5, 30, 9));
   scheduler.abort(1);
   plan = scheduler.schedule();
-  CHECK(rows(plan) == Rows{{2, 5, 1}, {4, 4, 5}});
+  CHECK(rows(plan) == Rows{{2, 5, 1}, {4, 4, 3}, {5, 0, 30}});
+}
+
+TEST_CASE(
+    "a request that comes while a long prompt is scored is let in by the next step, and so is another scored one") {
+  Scheduler scheduler(with_rows(8, 15));
+  scheduler.add(scored(1, 100, 1));
+  SchedulerOutput plan = scheduler.schedule();
+  CHECK(rows(plan) == Rows{{1, 0, 8}});
+  answer(scheduler, plan);
+  scheduler.add(request(2, 10, 4));
+  scheduler.add(scored(3, 100, 1));
+  plan = scheduler.schedule();
+  CHECK(rows(plan) == Rows{{1, 8, 8}, {2, 0, 10}, {3, 0, 1}});
+  CHECK(plan.num_rows == 10);
+  const std::vector<SequenceEvent> events = answer(scheduler, plan);
+  REQUIRE(events.size() == 3);
+  CHECK(events[1].has_token);
+}
+
+TEST_CASE("every seat may sample while a prompt is scored, and one without a row lends none") {
+  SchedulerConfig config = with_rows(4, 6);
+  config.policy.long_prefill_token_threshold = 5;
+  Scheduler scheduler(config);
+  scheduler.add(request(1, 3, 9));
+  scheduler.add(request(2, 20, 9));  // of which nothing is sampled for three steps
+  scheduler.add(scored(3, 20, 9));
+  scheduler.add(request(4, 3, 9));
+  const SchedulerOutput plan = scheduler.schedule();
+  CHECK(rows(plan) == Rows{{1, 0, 3}, {2, 0, 5}, {3, 0, 3}, {4, 0, 3}});
+  CHECK(plan.num_rows == 5);
 }
 
 TEST_CASE("a prompt without scores needs a row for its last token alone") {
-  Scheduler scheduler(with_rows(4, 4));
+  Scheduler scheduler(with_rows(4, 6));
   scheduler.add(request(1, 20, 9));
   scheduler.add(scored(2, 20, 9));
   const SchedulerOutput plan = scheduler.schedule();
@@ -93,7 +123,7 @@ TEST_CASE("a prompt without scores needs a row for its last token alone") {
 
 TEST_CASE("what is scored needs no row when it is computed again") {
   for (const PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
-    SchedulerConfig config = with_rows(2, 4);
+    SchedulerConfig config = with_rows(2, 5);
     config.num_host_blocks = 20;
     Scheduler scheduler(config);
     scheduler.add(scored(1, 11, 3));
@@ -116,7 +146,7 @@ TEST_CASE("what is scored needs no row when it is computed again") {
 }
 
 TEST_CASE("scores of a plan that was never updated are owed again") {
-  Scheduler scheduler(with_rows(2, 4));
+  Scheduler scheduler(with_rows(2, 5));
   scheduler.add(scored(1, 5, 1));
   const SchedulerOutput forgotten = scheduler.schedule();
   const SchedulerOutput plan = scheduler.schedule();
@@ -125,15 +155,13 @@ TEST_CASE("scores of a plan that was never updated are owed again") {
 }
 
 TEST_CASE("a prompt that must be computed whole is cut to the rows all the same, and nothing else is") {
-  SchedulerConfig config = with_rows(4, 4);
+  SchedulerConfig config = with_rows(4, 7);
   config.policy = SchedulerPolicy::paper_2023();
   config.max_num_batched_tokens = config.max_model_len;
   Scheduler scheduler(config);
   scheduler.add(scored(1, 20, 1));
   scheduler.add(request(2, 20, 1));
-  CHECK(rows(scheduler.schedule()) == Rows{{1, 0, 4}});
-  scheduler.abort(1);
-  CHECK(rows(scheduler.schedule()) == Rows{{2, 0, 20}});
+  CHECK(rows(scheduler.schedule()) == Rows{{1, 0, 4}, {2, 0, 20}});
 }
 
 TEST_CASE("a score that fails ends its request alone, and takes the others of the step with it") {

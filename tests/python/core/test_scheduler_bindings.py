@@ -223,7 +223,7 @@ def test_a_plan_is_updated_once_with_a_token_per_row() -> None:
 
 
 def test_a_prompt_with_logprobs_goes_in_chunks_of_the_rows_there_are() -> None:
-    scheduler = make_scheduler(max_num_rows=4)
+    scheduler = make_scheduler(max_num_rows=7)  # three beside one for each of max_num_seqs
     builder = BatchBuilder(scheduler)
     scheduler.add(1, [4, 5, 6, 7, 8, 9], make_sampling(num_prompt_logprobs=2), 3, [])
     plan = scheduler.schedule()
