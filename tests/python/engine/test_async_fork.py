@@ -7,6 +7,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 from engine.async_tools import PROMPTS, answer, collect, greedy, ids, run, served
@@ -56,16 +57,13 @@ def end(engine: AsyncLLMEngine) -> str:
 @pytest.mark.parametrize("is_door_held", [False, True])
 def test_a_forked_child_is_told_at_once_to_make_its_own_engine(engine: AsyncLLMEngine, is_door_held: bool) -> None:
     """Also where another thread was at the door while the process forked."""
-    if is_door_held:
-        engine._thread._door.acquire()
-    asked = [
-        in_a_child(lambda: run(collect(engine.generate(PROMPTS[0], greedy())))),
-        in_a_child(lambda: run(engine.check_health())),
-    ]
-    state = in_a_child(lambda: (engine.is_running, engine.is_stopped, engine.errored, type(engine.dead_error)))
-    ended = in_a_child(lambda: end(engine))
-    if is_door_held:
-        engine._thread._door.release()
+    with engine._thread._door if is_door_held else nullcontext():
+        asked = [
+            in_a_child(lambda: run(collect(engine.generate(PROMPTS[0], greedy())))),
+            in_a_child(lambda: run(engine.check_health())),
+        ]
+        state = in_a_child(lambda: (engine.is_running, engine.is_stopped, engine.errored, type(engine.dead_error)))
+        ended = in_a_child(lambda: end(engine))
     assert all(said.startswith("EngineDeadError: ") and "a forked child must make its own" in said for said in asked)
     assert state == repr((False, True, True, EngineDeadError))
     assert ended == repr("ended")
