@@ -1,7 +1,7 @@
 """LazyLogprobs: logprobs as the arrays they came in, which look like a list of dicts.
 
-An entry is 8 bytes here and some 300 as objects. Making these for a whole vocabulary would hold up the step, and with it
-everybody else's answer; so they are made when they are read, by whoever reads them.
+An entry is 8 bytes here and some 300 as objects. Making these for a whole vocabulary would hold up the step, and with
+it everybody else's answer; so they are made when they are read, by whoever reads them.
 """
 
 from __future__ import annotations
