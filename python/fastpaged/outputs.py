@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -27,7 +30,8 @@ class CompletionOutput:
     token_ids: every generated token, the ending one and those of a stop string included.
     cumulative_logprob: of the whole answer so far, with deltas too.
     logprobs: per generated token, {token id: Logprob}: the token itself first, then the alternatives, best first.
-        None, like cumulative_logprob, unless SamplingParams.logprobs asked.
+        None, like cumulative_logprob, unless SamplingParams.logprobs asked. An immutable sequence that equals the list
+        of these dicts and makes each when it is read: list() makes them all. dataclasses.asdict() leaves it as it is.
     finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
         max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
         computation failed.
@@ -39,7 +43,7 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    logprobs: list[dict[int, Logprob]] | None
+    logprobs: Sequence[dict[int, Logprob]] | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int | None
@@ -72,13 +76,13 @@ class RequestOutput:
         after the tokens before it: the token itself first, then the alternatives, best first. None unless
         SamplingParams.prompt_logprobs asked, and while they are not all known: they are from the first generated token
         on, but for a request that was aborted or failed before it. With deltas they come once, with that first token.
-        Outputs of one request share one list: do not change it.
+        The same kind of sequence as CompletionOutput.logprobs.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    prompt_logprobs: Sequence[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics

@@ -86,8 +86,8 @@ class SamplingParams:
     min_tokens: the tokens that would end the answer are barred until so many tokens are generated; <= max_tokens.
     logprobs: return the logprob of each generated token and of this many alternatives. None is off, -1 the whole
         vocabulary; at most the engine's max_logprobs.
-    prompt_logprobs: the same for each token of the prompt, given the tokens before it. What is returned holds an object
-        for every alternative of every token: with -1 that is the vocabulary for each, gigabytes for a long prompt.
+    prompt_logprobs: the same for each token of the prompt, given the tokens before it. What is returned holds 8 bytes
+        for every alternative of every token; the engine refuses more than 1 GiB for one prompt.
     detokenize: make text. Without it CompletionOutput.text stays empty.
     skip_special_tokens: leave special tokens out of the text.
     spaces_between_special_tokens: accepted for the habit's sake; it changes nothing, for the text is made by the

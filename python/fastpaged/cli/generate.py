@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
@@ -106,14 +107,16 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
 
 def _as_json(output: RequestOutput) -> str:
     """In ASCII, for stdout may be of any encoding. JSON has no infinity and no NaN: such a number becomes null."""
-    return json.dumps(_finite(dataclasses.asdict(output)), allow_nan=False)
+    return json.dumps(_plain(output), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

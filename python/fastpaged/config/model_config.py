@@ -44,6 +44,11 @@ class ModelConfig:
                 f"num_heads must be a multiple of num_kv_heads = {self.num_kv_heads}, got {self.num_heads}"
             )
 
+    @property
+    def table_bytes_per_position(self) -> int:
+        """Of tables that are made beside the weights, for each position a request may reach."""
+        return 0
+
     def kv_bytes_per_token(self, dtype: DType) -> int:
         """K and V of one token in all layers. dtype: of the KV cache."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes(dtype)

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
+from fastpaged.engine.lazy_logprobs import BYTES_PER_ENTRY
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from fastpaged.tokenizer import Tokenizer
+
+MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
@@ -88,7 +91,7 @@ class Admission:
             params=params,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
             num_logprobs=self._num_logprobs("logprobs", params.logprobs),
-            num_prompt_logprobs=self._num_logprobs("prompt_logprobs", params.prompt_logprobs),
+            num_prompt_logprobs=self._num_prompt_logprobs(params.prompt_logprobs, len(token_ids)),
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
         )
@@ -173,6 +176,21 @@ class Admission:
                 + (f" (the whole vocabulary, {self._vocab_size})" if given == -1 else "")
             )
         return min(wanted, self._vocab_size)
+
+    def _num_prompt_logprobs(self, given: int | None, num_tokens: int) -> int | None:
+        """What is kept of a prompt until its outputs are gone must not take the machine down."""
+        wanted = self._num_logprobs("prompt_logprobs", given)
+        if wanted is None:
+            return None
+        token_bytes = (wanted + 1) * BYTES_PER_ENTRY
+        if num_tokens * token_bytes > MAX_PROMPT_LOGPROBS_BYTES:
+            fitting = MAX_PROMPT_LOGPROBS_BYTES // BYTES_PER_ENTRY // num_tokens - 1
+            raise InvalidRequestError(
+                f"prompt_logprobs must take at most {MAX_PROMPT_LOGPROBS_BYTES} bytes, got {given}: {wanted} "
+                f"alternatives of {num_tokens} tokens need {num_tokens * token_bytes}. prompt_logprobs = {fitting} "
+                f"would fit this prompt, and a prompt of {MAX_PROMPT_LOGPROBS_BYTES // token_bytes} tokens this many"
+            )
+        return wanted
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         own = {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from fastpaged.engine.lazy_logprobs import LazyLogprobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +34,10 @@ def merge_deltas(outputs: Sequence[RequestOutput]) -> RequestOutput:
 def _joined(deltas: list[CompletionOutput]) -> CompletionOutput:
     """All but text, token_ids and logprobs is of the whole answer in every delta: the last one's."""
     last = deltas[-1]
-    logprobs = None if last.logprobs is None else [entry for delta in deltas for entry in delta.logprobs or ()]
+    logprobs = [cast("LazyLogprobs", delta.logprobs) for delta in deltas if delta.logprobs is not None]
     return replace(
         last,
         text="".join(delta.text for delta in deltas),
         token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
-        logprobs=logprobs,
+        logprobs=LazyLogprobs.joined(logprobs) if logprobs else None,
     )

@@ -5,7 +5,8 @@ at every step, hence Cython."""
 import logging
 import time
 
-from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from fastpaged.engine.lazy_logprobs import LazyLogprobs, no_text, token_logprobs
+from fastpaged.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind
 
 
@@ -103,67 +104,33 @@ cdef class StopStrings:
         return holder, longest
 
 
-cdef class _PromptLogprobs:
-    """Those of one prompt, kept as the arrays they came in until an output shows them."""
-
-    cdef list token_ids, chunks  # chunks: SamplerOutput.scores() of tokens that follow one another, from the second on
-    cdef Py_ssize_t num_known
-    cdef readonly list entries   # None until made
-
-    def __init__(self, list token_ids):
-        self.token_ids = token_ids
-        self.chunks = []
-        self.num_known = 1  # nothing comes before the first
-        self.entries = None
-
-    cdef add(self, tuple scores):
-        self.chunks.append(scores)
-        self.num_known += len(scores[0])
-
-    cdef make(self, token_text):
-        """Makes the entries, if all are known and none are made yet."""
-        if self.entries is not None or self.num_known < len(self.token_ids):
-            return
-        cdef list made = [None]
-        cdef list ids, tops
-        cdef Py_ssize_t row
-        for logprobs, ranks, offsets, top_ids, top_logprobs in self.chunks:
-            for row in range(len(logprobs)):
-                ids = top_ids[offsets[row] : offsets[row + 1]].tolist()
-                tops = top_logprobs[offsets[row] : offsets[row + 1]].tolist()
-                made.append(
-                    _entry(self.token_ids[len(made)], float(logprobs[row]), int(ranks[row]), zip(ids, tops), token_text)
-                )
-        self.entries = made
-        self.chunks = []
-
-
 cdef class _RequestState:
     """What one running request has given so far; with deltas, since its last output."""
 
-    cdef object request, seed, stream, logprobs, cumulative_logprob, stop_reason
+    cdef object request, seed, stream, token_text, cumulative_logprob, stop_reason
     cdef object scheduled_ts, first_token_ts, last_token_ts
     cdef StopStrings stop_strings
-    cdef _PromptLogprobs prompt_logprobs
     cdef list token_ids
+    cdef list logprobs, prompt_logprobs  # of TokenLogprobs; the prompt's begin with None
+    cdef object all_prompt_logprobs      # LazyLogprobs, once they are all known
     cdef str text
     cdef bint deltas, final_only, shows_stop
     cdef long long num_tokens, min_tokens, num_preemptions, interval
     cdef double arrival_time, queued_ts
 
-    def __init__(self, request, seed, stream, bint final_only, long long interval):
+    def __init__(self, request, seed, stream, token_text, bint final_only, long long interval):
         params = request.params
         self.request = request
         self.seed = seed
         self.stream = stream
+        self.token_text = no_text if stream is None else token_text
         self.final_only = final_only or params.output_kind is RequestOutputKind.FINAL_ONLY
         self.deltas = not self.final_only and params.output_kind is RequestOutputKind.DELTA
         self.shows_stop = params.include_stop_str_in_output
         self.stop_strings = StopStrings(params.stop, self.shows_stop) if params.stop else None
         self.stop_reason = None
-        self.prompt_logprobs = None
-        if request.num_prompt_logprobs is not None:
-            self.prompt_logprobs = _PromptLogprobs(request.prompt_token_ids)
+        self.prompt_logprobs = None if request.num_prompt_logprobs is None else [None]
+        self.all_prompt_logprobs = None
         self.token_ids = []
         self.text = ""
         self.logprobs = None if request.num_logprobs is None else []
@@ -175,15 +142,20 @@ cdef class _RequestState:
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
 
-    cdef add_token(self, object token_id, dict logprobs, double now):
+    cdef add_token(self, object token_id, list logprobs, double now):
         if self.first_token_ts is None:
             self.first_token_ts = now
         self.last_token_ts = now
         self.num_tokens += 1
         self.token_ids.append(token_id)
         if logprobs is not None:
-            self.logprobs.append(logprobs)
-            self.cumulative_logprob += logprobs[token_id].logprob
+            self.logprobs += logprobs
+            self.cumulative_logprob += logprobs[0].logprob
+
+    cdef add_prompt_logprobs(self, tuple scores):
+        """scores: of the tokens that follow those that have theirs."""
+        cdef Py_ssize_t begin = len(self.prompt_logprobs)
+        self.prompt_logprobs += token_logprobs(self.request.prompt_token_ids[begin : begin + len(scores[0])], scores)
 
     cdef bint push_text(self, object token_id) except -1:
         """Whether a stop string ends the answer with this token."""
@@ -218,13 +190,13 @@ cdef class _RequestState:
         """Lists that will grow are copied; those of a delta and of a finished request are handed over."""
         cdef bint finished = finish_reason is not None
         cdef bint handed_over = finished or self.deltas
-        cdef list prompt_logprobs = None if self.prompt_logprobs is None else self.prompt_logprobs.entries
+        cdef object prompt_logprobs = self.shown_prompt_logprobs()
         completion = CompletionOutput(
             index=0,
             text=self.text,
             token_ids=self.token_ids if handed_over else self.token_ids[:],
             cumulative_logprob=self.cumulative_logprob,
-            logprobs=self.logprobs if handed_over or self.logprobs is None else self.logprobs[:],
+            logprobs=None if self.logprobs is None else LazyLogprobs(self.logprobs, self.token_text),
             finish_reason=finish_reason,
             stop_reason=self.stop_reason,
             seed=self.seed,
@@ -233,7 +205,8 @@ cdef class _RequestState:
             self.text = ""
             self.token_ids = []
             self.logprobs = None if self.logprobs is None else []
-            self.prompt_logprobs = None if prompt_logprobs is not None else self.prompt_logprobs
+            if prompt_logprobs is not None:
+                self.prompt_logprobs = self.all_prompt_logprobs = None
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt,
@@ -243,6 +216,12 @@ cdef class _RequestState:
             finished=finished,
             metrics=self.metrics(),
         )
+
+    cdef object shown_prompt_logprobs(self):
+        if self.all_prompt_logprobs is None and self.prompt_logprobs is not None:
+            if len(self.prompt_logprobs) == len(self.request.prompt_token_ids):
+                self.all_prompt_logprobs = LazyLogprobs(self.prompt_logprobs, self.token_text)
+        return self.all_prompt_logprobs
 
     cdef object metrics(self):
         return RequestMetrics(
@@ -265,7 +244,6 @@ cdef class OutputProcessor:
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
     cdef set _never_scheduled  # group ids
-    cdef int _num_with_logprobs
     cdef long long _stream_interval
 
     def __init__(self, tokenizer, scheduler, stream_interval=1):
@@ -276,7 +254,6 @@ cdef class OutputProcessor:
         self._states = {}
         self._group_ids = {}
         self._never_scheduled = set()
-        self._num_with_logprobs = 0
 
     def __len__(self):
         return len(self._states)
@@ -285,10 +262,11 @@ cdef class OutputProcessor:
         return request_id in self._group_ids
 
     def add(self, group_id, request, seed, stream, final_only=False):
-        self._states[group_id] = _RequestState(request, seed, stream, final_only, self._stream_interval)
+        self._states[group_id] = _RequestState(
+            request, seed, stream, self._tokenizer.token_text, final_only, self._stream_interval
+        )
         self._group_ids[request.request_id] = group_id
         self._never_scheduled.add(group_id)
-        self._num_with_logprobs += request.num_logprobs is not None
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -299,7 +277,6 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         try:
             state.end_text()
-            self._make_prompt_logprobs(state)
         except Exception:
             logging.getLogger(__name__).exception("request %r: the end of its text failed", request_id)
             state.release()
@@ -323,9 +300,6 @@ cdef class OutputProcessor:
         cdef list outputs = []
         cdef _RequestState state
         cdef bint shown
-        # One copy of the arrays a step, and only when somebody asked.
-        cdef object logprobs = result.logprobs if self._num_with_logprobs else None
-        cdef object ranks = result.ranks if self._num_with_logprobs else None
         for event in events:
             group_id = event.group_id
             state = self._states.get(group_id)
@@ -339,10 +313,8 @@ cdef class OutputProcessor:
                     state.request.request_id,
                 )
             try:
-                name = self._apply(state, event, name, result, logprobs, ranks, now)
+                name = self._apply(state, event, name, result, now)
                 shown = name is not None or (event.token_id is not None and state.is_due())
-                if shown:
-                    self._make_prompt_logprobs(state)
             except Exception:
                 logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
                 self._scheduler.abort(group_id)
@@ -355,19 +327,17 @@ cdef class OutputProcessor:
                 outputs.append(state.snapshot(name))
         return outputs
 
-    cdef object _apply(
-        self, _RequestState state, event, str finish_reason, result, logprobs, ranks, double now
-    ):
+    cdef object _apply(self, _RequestState state, event, str finish_reason, result, double now):
         """The finish reason, which a stop string has a say in."""
         cdef bint stopped = False
         token_id = event.token_id
         if state.prompt_logprobs is not None and event.score_rows is not None:
-            state.prompt_logprobs.add(result.scores(*event.score_rows))
+            state.add_prompt_logprobs(result.scores(*event.score_rows))
         if token_id is not None:
-            entry = None
+            logprobs = None
             if state.logprobs is not None:
-                entry = self._logprobs_of(state, token_id, event.sample_row, result, logprobs, ranks)
-            state.add_token(token_id, entry, now)
+                logprobs = token_logprobs([token_id], result.scores(event.sample_row, 1))
+            state.add_token(token_id, logprobs, now)
             if finish_reason != "stop" or state.shows_stop:
                 stopped = state.push_text(token_id)
         if finish_reason is not None:
@@ -383,35 +353,7 @@ cdef class OutputProcessor:
             state.stop_reason = token_id
         return finish_reason
 
-    cdef dict _logprobs_of(self, _RequestState state, token_id, row, result, logprobs, ranks):
-        return _entry(
-            token_id, float(logprobs[row]), int(ranks[row]), result.top_logprobs(row), self._token_text(state)
-        )
-
-    cdef _make_prompt_logprobs(self, _RequestState state):
-        if state.prompt_logprobs is not None:
-            state.prompt_logprobs.make(self._token_text(state))
-
-    cdef object _token_text(self, _RequestState state):
-        return self._tokenizer.token_text if state.stream is not None else _no_text
-
     cdef _forget(self, group_id, _RequestState state):
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
         self._never_scheduled.discard(group_id)
-        self._num_with_logprobs -= state.request.num_logprobs is not None
-
-
-cdef dict _entry(token_id, double logprob, rank, alternatives, token_text):
-    """alternatives: (token id, logprob), best first."""
-    cdef dict entry = {token_id: Logprob(logprob, rank, token_text(token_id))}
-    cdef Py_ssize_t other_rank = 0
-    for other_id, other in alternatives:
-        other_rank += 1
-        if other_id != token_id:
-            entry[other_id] = Logprob(other, other_rank, token_text(other_id))
-    return entry
-
-
-def _no_text(token_id):
-    return None

@@ -58,6 +58,11 @@ class FalconConfig(ModelConfig):
     mlp_norm: str
     has_bias: bool
 
+    @property
+    def table_bytes_per_position(self) -> int:
+        """Of the rotary table, if there is one."""
+        return 0 if self.rope is None else self.rope.bytes_per_position
+
 
 @dataclass(frozen=True)
 class FalconWeights:

@@ -53,6 +53,11 @@ class Gemma3Config(ModelConfig):
     scale: float
     logit_cap: float
 
+    @property
+    def table_bytes_per_position(self) -> int:
+        """Of the rotary tables."""
+        return self.rope.bytes_per_position + self.window_rope.bytes_per_position
+
 
 @dataclass(frozen=True)
 class Gemma3Layer:

@@ -40,6 +40,11 @@ class GptNeoxConfig(ModelConfig):
     parallel_residual: bool
     attention_bias: bool
 
+    @property
+    def table_bytes_per_position(self) -> int:
+        """Of the rotary table."""
+        return self.rope.bytes_per_position
+
 
 @dataclass(frozen=True)
 class GptNeoxWeights:

@@ -30,6 +30,11 @@ class LlamaConfig(ModelConfig):
     mlp_bias: bool = False
     qk_norm: bool = False
 
+    @property
+    def table_bytes_per_position(self) -> int:
+        """Of the rotary table."""
+        return self.rope.bytes_per_position
+
 
 def llama_from_hf(
     family: str,

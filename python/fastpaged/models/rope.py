@@ -38,6 +38,11 @@ class Rope:
     scaling: Scaling | None = None
 
     @property
+    def bytes_per_position(self) -> int:
+        """Of its table, in float32."""
+        return 4 * self.rotary_dim
+
+    @property
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of the tensors that its table is made of."""
         return self.scaling.tensors(self) if isinstance(self.scaling, FactorScaling) else {}

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fastpaged import _core
 from fastpaged.errors import InvalidRequestError
+from fastpaged.worker.free_memory import free_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,8 +72,9 @@ class KVMemory:
         try:
             memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, ValueError) as error:
+            free_bytes = free_memory_bytes()
             raise InvalidRequestError(
-                f"{what} of {num_blocks} blocks needs {num_bytes} bytes, which the system refuses ({error}); "
-                f"give a smaller {settings}"
+                f"{what} of {num_blocks} blocks needs {num_bytes} bytes, which the system refuses ({error}); it has "
+                f"{free_bytes} free, room for {free_bytes // self._block_bytes} blocks. Give a smaller {settings}"
             ) from None
         return np.frombuffer(memory, self._element).reshape((num_blocks, *shape))

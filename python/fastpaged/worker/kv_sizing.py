@@ -8,31 +8,47 @@ from typing import TYPE_CHECKING
 
 from fastpaged.config.dtypes import compute_dtype
 from fastpaged.errors import InvalidRequestError
-from fastpaged.worker.free_memory import free_memory_bytes
 
 if TYPE_CHECKING:
     from fastpaged.config import EngineConfig, ModelConfig
 
 AUTO_FIT = -1  # as max_model_len: what the pool holds
-_SHARE_OF_FREE_MEMORY = 0.25
+_PARTS_OF_FREE_MEMORY = 4  # the pool is one of them, and so is the host's memory
 _INT32_MAX = 2**31 - 1  # slots, block_id * block_size + offset, travel as int32
 _GIB = 1 << 30
 _DEFAULT_SWAP_SPACE = 4  # GiB
 
 
-def fitted_max_model_len(config: EngineConfig, model: ModelConfig, free_bytes: int | None = None) -> int:
+@dataclass(frozen=True)
+class Memory:
+    """What there is before anything is loaded, and what the weights will take of it, in bytes."""
+
+    free: int
+    weights: int = 0
+
+    def left(self, model: ModelConfig, max_model_len: int) -> int:
+        """By the weights and by the tables that are as long as the context."""
+        return max(0, self.free - self.weights - max_model_len * model.table_bytes_per_position)
+
+
+def fitted_max_model_len(config: EngineConfig, model: ModelConfig, memory: Memory) -> int:
     """config.max_model_len; what the model was made for where there is none; of that, what the pool holds, for -1.
 
-    More than the model was made for, and a pool that does not hold two tokens, are an InvalidRequestError. free_bytes:
-    what the KV pool and the host's blocks may share; None asks the system.
+    More than the model was made for, and a pool that does not hold two tokens, are an InvalidRequestError.
     """
     limit = model.max_position_embeddings
     if config.max_model_len is None:
         return limit
     if config.max_model_len == AUTO_FIT:
-        pool = _pool(config, model, limit, free_bytes)
+        pool = _pool(config, model, 0, memory)
         if pool.num_tokens < 2:
+            _check_memory(config, model, 2, 1, memory)
             raise pool.too_small(2, "two tokens, a prompt's and an answer's")
+        if config.num_blocks is None and config.kv_cache_memory_bytes is None:
+            # The longer the context, the longer the tables, and the less is left for the pool to have its part of.
+            token_bytes = _PARTS_OF_FREE_MEMORY * pool.token_bytes + model.table_bytes_per_position
+            num_blocks = memory.left(model, 0) // (config.block_size * token_bytes)
+            return max(2, min(limit, num_blocks * config.block_size))
         return min(limit, pool.num_tokens)
     if config.max_model_len > limit:
         raise InvalidRequestError(
@@ -42,14 +58,15 @@ def fitted_max_model_len(config: EngineConfig, model: ModelConfig, free_bytes: i
     return config.max_model_len
 
 
-def num_kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, free_bytes: int | None = None) -> int:
+def num_kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, memory: Memory) -> int:
     """Blocks of the KV pool: num_blocks, or what kv_cache_memory_bytes holds, or else
-    min(what max_num_seqs sequences of max_model_len could use, 25 % of free memory).
+    min(what max_num_seqs sequences of max_model_len could use, 25 % of the memory that weights and tables leave).
 
     A pool smaller than max_model_len is legal, with a warning: longer requests end when it is full. One that holds no
-    block is an InvalidRequestError. free_bytes: as above.
+    block is an InvalidRequestError, and so is one that does not fit beside weights and tables.
     """
-    pool = _pool(config, model, max_model_len, free_bytes)
+    pool = _pool(config, model, max_model_len, memory)
+    _check_memory(config, model, max_model_len, max(1, pool.num_blocks), memory)
     if pool.num_blocks < 1:
         raise pool.too_small(config.block_size, f"one block of {config.block_size} tokens")
     if pool.num_tokens < max_model_len:
@@ -68,28 +85,29 @@ def num_kv_blocks(config: EngineConfig, model: ModelConfig, max_model_len: int, 
 
 
 def num_host_blocks(
-    config: EngineConfig, model: ModelConfig, max_model_len: int, num_blocks: int, free_bytes: int | None = None
+    config: EngineConfig, model: ModelConfig, max_model_len: int, num_blocks: int, memory: Memory
 ) -> int:
     """Blocks of host memory for swapped requests: what swap_space holds. Without one, min(what 4 GiB hold, what
     max_num_seqs sequences could use, 25 % of the free memory that the KV pool leaves).
 
     num_blocks: of the KV pool. A swap_space beyond the free memory that the pool leaves is an InvalidRequestError; 0 is
-    legal: then every preempted request is recomputed. free_bytes: as above.
+    legal: then every preempted request is recomputed.
     """
     if config.swap_space == 0:
         return 0
     block_bytes = config.block_size * model.kv_bytes_per_token(compute_dtype(config.dtype))
-    free_bytes = free_memory_bytes() if free_bytes is None else free_bytes
-    left = max(0, free_bytes - num_blocks * block_bytes)
+    left = max(0, memory.left(model, max_model_len) - num_blocks * block_bytes)
     if config.swap_space is None:
         per_sequence = min(num_blocks, -(-max_model_len // config.block_size))
-        most = min(_DEFAULT_SWAP_SPACE * _GIB, int(left * _SHARE_OF_FREE_MEMORY))
+        most = min(_DEFAULT_SWAP_SPACE * _GIB, left // _PARTS_OF_FREE_MEMORY)
         return min(most // block_bytes, config.max_num_seqs * per_sequence, _INT32_MAX)
     needed = int(config.swap_space * _GIB)
     if needed > left:
         raise InvalidRequestError(
             f"swap_space must fit into the memory that is left, got {config.swap_space} GiB: need {needed} bytes, have "
-            f"{left} ({free_bytes} free, less {num_blocks * block_bytes} for the KV pool)"
+            f"{left} ({memory.free} free, less {memory.weights} for the weights, "
+            f"{max_model_len * model.table_bytes_per_position} for the rotary tables and {num_blocks * block_bytes} "
+            f"for the KV pool)"
         )
     return min(needed // block_bytes, _INT32_MAX)
 
@@ -117,7 +135,34 @@ class _Pool:
         )
 
 
-def _pool(config: EngineConfig, model: ModelConfig, max_model_len: int, free_bytes: int | None) -> _Pool:
+def _check_memory(
+    config: EngineConfig, model: ModelConfig, max_model_len: int, num_blocks: int, memory: Memory
+) -> None:
+    """That weights, tables and pool fit together. One error names them all."""
+    token_bytes = model.kv_bytes_per_token(compute_dtype(config.dtype))
+    block_bytes = config.block_size * token_bytes
+    tables = max_model_len * model.table_bytes_per_position
+    need = memory.weights + tables + num_blocks * block_bytes
+    if need <= memory.free:
+        return
+    per_block = config.block_size * (token_bytes + model.table_bytes_per_position)
+    longest = min(model.max_position_embeddings, memory.left(model, 0) // per_block * config.block_size)
+    most = memory.left(model, max_model_len) // block_bytes
+    fitting = "not one block fits beside weights and tables"
+    if most:
+        fitting = f"the largest num_blocks that fits is {most} (kv_cache_memory_bytes = {most * block_bytes})"
+    if memory.weights >= memory.free:
+        fitting = "the weights alone leave no room"
+    if longest:
+        fitting += f"; the largest max_model_len that fits, in as many blocks as it needs, is {longest}"
+    raise InvalidRequestError(
+        f"weights, tables and KV pool must fit into free memory: need {need} bytes ({memory.weights} for the weights, "
+        f"{tables} for the rotary tables of max_model_len = {max_model_len}, {num_blocks * block_bytes} for the KV "
+        f"pool of num_blocks = {num_blocks}), have {memory.free}; {fitting}"
+    )
+
+
+def _pool(config: EngineConfig, model: ModelConfig, max_model_len: int, memory: Memory) -> _Pool:
     token_bytes = model.kv_bytes_per_token(compute_dtype(config.dtype))
     block_bytes = config.block_size * token_bytes
     most = _INT32_MAX // config.block_size
@@ -130,7 +175,8 @@ def _pool(config: EngineConfig, model: ModelConfig, max_model_len: int, free_byt
     elif config.kv_cache_memory_bytes is not None:
         have, source = config.kv_cache_memory_bytes, f"kv_cache_memory_bytes = {config.kv_cache_memory_bytes}"
     else:
-        free_bytes = free_memory_bytes() if free_bytes is None else max(0, free_bytes)
-        have, source = int(free_bytes * _SHARE_OF_FREE_MEMORY), f"25 % of {free_bytes} free bytes"
-        most = min(most, config.max_num_seqs * -(-max_model_len // config.block_size))
+        left = memory.left(model, max_model_len)
+        have, source = left // _PARTS_OF_FREE_MEMORY, f"25 % of {left} free bytes"
+        if max_model_len:
+            most = min(most, config.max_num_seqs * -(-max_model_len // config.block_size))
     return _Pool(min(have // block_bytes, most), config.block_size, token_bytes, have, source)

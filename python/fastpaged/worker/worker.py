@@ -16,7 +16,7 @@ from fastpaged.weights.dummy import DummyCheckpoint
 from fastpaged.weights.loader import load_model, weight_bytes
 from fastpaged.worker.free_memory import free_memory_bytes
 from fastpaged.worker.kv_memory import KVMemory
-from fastpaged.worker.kv_sizing import fitted_max_model_len, num_host_blocks, num_kv_blocks
+from fastpaged.worker.kv_sizing import Memory, fitted_max_model_len, num_host_blocks, num_kv_blocks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,10 +66,10 @@ class Worker:
     def _size_kv_memory(self, config: EngineConfig) -> None:
         """Before the weights are loaded, so that what cannot fit is said at once."""
         model = self.model_config
-        free_bytes = max(0, free_memory_bytes() - weight_bytes(model, self.dtype))
-        self.max_model_len = fitted_max_model_len(config, model, free_bytes)
-        self.num_blocks = num_kv_blocks(config, model, self.max_model_len, free_bytes)
-        self.num_host_blocks = num_host_blocks(config, model, self.max_model_len, self.num_blocks, free_bytes)
+        memory = Memory(free_memory_bytes(), weight_bytes(model, self.dtype))
+        self.max_model_len = fitted_max_model_len(config, model, memory)
+        self.num_blocks = num_kv_blocks(config, model, self.max_model_len, memory)
+        self.num_host_blocks = num_host_blocks(config, model, self.max_model_len, self.num_blocks, memory)
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
         """Moves the KV blocks that the plan moves, before its batch is executed; the bytes moved. Releases the GIL."""

@@ -204,3 +204,19 @@ def test_logprobs_over_the_limit_name_both(asked: int) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         message = refusal("A", SamplingParams(**{name: asked}))  # type: ignore[arg-type]
         assert message.startswith(f"{name} must be at most max_logprobs = 5, got {asked}")
+
+
+def test_prompt_logprobs_that_would_take_too_much_name_need_limit_and_what_would_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastpaged.engine.admission.MAX_PROMPT_LOGPROBS_BYTES", 10 * 8 * 6)
+    assert refusal("A" * 11, SamplingParams(prompt_logprobs=5)) == (
+        "prompt_logprobs must take at most 480 bytes, got 5: 5 alternatives of 11 tokens need 528. prompt_logprobs = 4 "
+        "would fit this prompt, and a prompt of 10 tokens this many"
+    )
+    assert "got -1: 128 alternatives of 1 tokens need 1032." in refusal(
+        "A", SamplingParams(prompt_logprobs=-1), max_logprobs=-1
+    )
+    door().admit("r", "A" * 11, SamplingParams(prompt_logprobs=4))
+    door().admit("r", "A" * 10, SamplingParams(prompt_logprobs=5))
+    door().admit("r", "A" * 23, SamplingParams(logprobs=5))

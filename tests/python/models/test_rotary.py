@@ -8,12 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fastpaged import _core
 from fastpaged.config.keys import Keys
+from fastpaged.models.registry import config_from_hf
 from fastpaged.models.rope import Rope, rope_from_hf
 from fastpaged.models.rope_scaling import FactorScaling, LinearScaling, Llama3Scaling, YarnScaling
 from fastpaged.models.rotary import rotary_frequencies, rotary_table
 from fastpaged.models.sizes import hf_sizes
 from fastpaged.models.weight_source import Part
+from fastpaged.weights.dummy import DummyCheckpoint
+from fastpaged.weights.loader import load_model
 
 
 def test_a_row_holds_the_cosines_then_the_sines_of_its_position() -> None:
@@ -129,3 +133,30 @@ def test_factors_may_be_tensors_and_the_longest_context_chooses_between_them() -
         np.testing.assert_allclose(rotary_frequencies(num_positions, names, source), plain / expected, rtol=1e-6)
     with pytest.raises(ValueError, match="source must hold the tensor 'short', got None"):
         rotary_table(5, names)
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 50,
+         "max_position_embeddings": 40, "intermediate_size": 96}  # fmt: skip
+GPT2 = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 50, "n_positions": 40}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "expected"),
+    [
+        ("LlamaForCausalLM", SMALL, 64),
+        ("GPTNeoXForCausalLM", SMALL | {"rotary_pct": 0.5}, 32),
+        ("Gemma3ForCausalLM", SMALL | {"head_dim": 16, "sliding_window": 7}, 128),
+        ("FalconForCausalLM", SMALL, 64),
+        ("FalconForCausalLM", SMALL | {"alibi": True}, 0),
+        ("GPT2LMHeadModel", GPT2, 0),
+    ],
+)
+def test_what_a_config_says_its_tables_take_is_what_they_take(
+    architecture: str, values: dict[str, Any], expected: int
+) -> None:
+    config = config_from_hf(values | {"architectures": [architecture]})
+    model: Any = load_model(DummyCheckpoint("dummy", config), _core.CpuDevice("scalar", 1), max_model_len=23)
+    tables = [getattr(model.weights, name, None) for name in ("rope", "window_rope")]
+    num_bytes = sum(table.nbytes for table in tables if table is not None)
+    assert config.table_bytes_per_position == expected
+    assert num_bytes == 23 * expected

@@ -103,7 +103,9 @@ def test_memory_costs_nothing_until_it_is_written() -> None:
 
 
 def test_a_pool_the_system_refuses_is_an_error_that_says_so() -> None:
-    with pytest.raises(InvalidRequestError, match="a KV pool of .* which the system refuses .* smaller num_blocks"):
+    with pytest.raises(
+        InvalidRequestError, match="a KV pool of .* which the system refuses .* room for .* smaller num_blocks"
+    ):
         KVMemory(2**31 - 1, 1 << 20, MODEL)
     with pytest.raises(InvalidRequestError, match="host memory of .* which the system refuses .* smaller swap_space"):
         KVMemory(1, 1 << 20, MODEL, 2**31 - 1)

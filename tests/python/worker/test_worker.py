@@ -45,6 +45,17 @@ def test_what_cannot_fit_is_said_before_a_weight_is_loaded(model: Path) -> None:
     assert calls == []
 
 
+def test_a_model_that_cannot_fit_is_refused_before_a_weight_is_loaded(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastpaged.worker.worker.free_memory_bytes", lambda: 30_000)
+    calls: list[tuple[str, int, int]] = []
+    for changes in ({}, {"num_blocks": None}, {"num_blocks": None, "max_model_len": -1}):
+        with pytest.raises(InvalidRequestError, match=r"for the weights, .* rotary tables .* have 30000; the weights"):
+            Worker(settings(model, **changes), lambda *call: calls.append(call))
+    assert calls == []
+
+
 @pytest.mark.parametrize(("dtype", "element"), [("auto", np.uint16), ("bfloat16", np.uint16), ("float32", np.float32)])
 def test_the_kv_cache_is_kept_in_the_dtype_of_the_model(model: Path, dtype: str, element: type) -> None:
     worker = Worker(settings(model, dtype=dtype, swap_space=0.001))
