@@ -89,7 +89,9 @@ class Gemma3:
     hf_architectures: ClassVar[tuple[str, ...]] = ("Gemma3ForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("gemma3",)
     base_prefix: ClassVar[str] = "model."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq", "lm_head.weight")  # a tied head's
+    embedding_name: ClassVar[str] = "model.embed_tokens.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq",)
 
     config: Gemma3Config
     weights: Gemma3Weights
@@ -166,10 +168,10 @@ class Gemma3:
     @classmethod
     def load(cls, config: Gemma3Config, source: WeightSource, max_model_len: int) -> Gemma3:
         """max_model_len: how many positions the rotary tables hold."""
-        embed = source.table("model.embed_tokens.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(_load_layer(config, source, f"model.layers.{i}.") for i in range(config.num_layers))
         norm = _load_norm(source, "model.norm.weight")
-        head = source.linear("model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         rope, window_rope = (rotary_table(max_model_len, rope, source) for rope in (config.rope, config.window_rope))
         return cls(config, Gemma3Weights(embed, layers, norm, head, rope, window_rope))
 

@@ -60,11 +60,12 @@ class GptNeox:
     hf_architectures: ClassVar[tuple[str, ...]] = ("GPTNeoXForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("gptneox",)
     base_prefix: ClassVar[str] = "gpt_neox."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (  # masks, frequencies, and a tied head's
+    embedding_name: ClassVar[str] = "gpt_neox.embed_in.weight"
+    head_name: ClassVar[str] = "embed_out.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (  # masks and frequencies
         ".attention.bias",
         ".attention.masked_bias",
         ".rotary_emb.inv_freq",
-        "embed_out.weight",
     )
 
     config: GptNeoxConfig
@@ -138,10 +139,10 @@ class GptNeox:
     @classmethod
     def load(cls, config: GptNeoxConfig, source: WeightSource, max_model_len: int) -> GptNeox:
         """max_model_len: how many positions the rotary table holds."""
-        embed = source.table("gpt_neox.embed_in.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(_load_layer(config, source, f"gpt_neox.layers.{i}.") for i in range(config.num_layers))
         norm = load_norm(source, "gpt_neox.final_layer_norm", config.layer_norm_eps)
-        head = source.linear("gpt_neox.embed_in.weight" if config.tie_word_embeddings else "embed_out.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         rope = rotary_table(max_model_len, config.rope, source)
         return cls(config, GptNeoxWeights(embed, layers, norm, head, rope))
 

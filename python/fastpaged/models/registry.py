@@ -36,6 +36,8 @@ class Model(Protocol[Config]):
     hf_architectures: ClassVar[tuple[str, ...]]  # as in config.json
     gguf_architectures: ClassVar[tuple[str, ...]]  # as in general.architecture
     base_prefix: ClassVar[str]  # of names of weights; missing in files that were saved without the head
+    embedding_name: ClassVar[str]  # of the table of token embeddings, and of the head
+    head_name: ClassVar[str]  # where a model is tied, no file need hold it
     ignored_suffixes: ClassVar[tuple[str, ...]]  # of tensors that lie in some files and are not needed
 
     @property
