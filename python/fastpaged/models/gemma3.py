@@ -147,7 +147,8 @@ class Gemma3:
     @classmethod
     def config_from_gguf(cls, keys: Keys, tensor_names: Collection[str]) -> Gemma3Config:
         """From a GGUF file's metadata. It says neither which layers have windows nor what scales the scores."""
-        sizes = gguf_sizes(keys, tensor_names)
+        served = ("attention.sliding_window_pattern", "final_logit_softcapping")
+        sizes = gguf_sizes(keys, tensor_names, served=served)
         window = keys.integer("gemma3.attention.sliding_window") if "gemma3.attention.sliding_window" in keys else 0
         is_27b = sizes["num_layers"] == 62
         head_size = sizes["hidden_size"] // sizes["num_heads"] if is_27b else sizes["head_dim"]

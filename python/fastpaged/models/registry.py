@@ -86,6 +86,7 @@ def config_from_hf(values: Mapping[str, object]) -> ModelConfig:
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
     for model in FAMILIES:
         if isinstance(name, str) and name in model.hf_architectures:
+            keys.only("is_causal", None, True, why="every token sees those before it alone")
             keys.only("quantization_config", None, why="quantised safetensors are not supported; GGUF files are")
             config: ModelConfig = model.config_from_hf(keys)
             return config

@@ -42,10 +42,32 @@ def hf_sizes(keys: Keys, *, max_positions: int = 2048, head_dim: int | None = No
     }
 
 
-def gguf_sizes(keys: Keys, tensor_names: Collection[str]) -> Sizes:
-    """From a GGUF file's metadata; a file without output.weight ties the head to the embedding."""
+# What other architectures of llama.cpp compute, by key, and the values that ask for nothing.
+_GGUF_NOTHING: dict[str, tuple[object, ...]] = {
+    "attention.causal": (None, True),
+    "pooling_type": (None, 0),
+    "attention.scale": (None, 0.0),
+    "attention.clamp_kqv": (None, 0.0),
+    "attention.max_alibi_bias": (None, 0.0),
+    "attention.sliding_window_pattern": (None,),
+    "attention.temperature_length": (None, 0),
+    "attention.temperature_scale": (None, 0.0),
+    "attn_logit_softcapping": (None, 0.0),
+    "final_logit_softcapping": (None, 0.0),
+    "logit_scale": (None, 0.0, 1.0),
+    "residual_scale": (None, 0.0, 1.0),
+    "embedding_scale": (None, 0.0, 1.0),
+}
+
+
+def gguf_sizes(keys: Keys, tensor_names: Collection[str], *, served: Collection[str] = ()) -> Sizes:
+    """From a GGUF file's metadata; a file without output.weight ties the head to the embedding. served: keys, without
+    the architecture, that ask for arithmetic which the family has; others are refused."""
     name = keys.string("general.architecture")
     keys.only(f"{name}.expert_count", None, 0, why="mixtures of experts are not supported yet")
+    for key, nothing in _GGUF_NOTHING.items():
+        if key not in served:
+            keys.only(f"{name}.{key}", *nothing, why="nothing else is supported in this family")
     num_heads = keys.integer(f"{name}.attention.head_count")
     hidden_size = keys.integer(f"{name}.embedding_length")
     head_dim = keys.integer(f"{name}.attention.key_length", hidden_size // num_heads)
