@@ -135,8 +135,20 @@ def rope_from_gguf(keys: Keys, sizes: Sizes, tensor_names: Collection[str]) -> R
     return Rope(theta, rotary_dim, _gguf_scaling(f"{name}.rope.scaling", theta, keys, sizes, tensor_names))
 
 
+def _gguf_factor(prefix: str, keys: Keys) -> tuple[str, float | None]:
+    """The key of how many times positions are stretched, an older one where there is none of today's, and what it says:
+    None, as llama.cpp takes it, where it is 0 or missing."""
+    today, older = f"{prefix}.factor", f"{prefix.removesuffix('.scaling')}.scale_linear"
+    key = older if older in keys and today not in keys else today
+    value = keys.values.get(key)
+    is_unsaid = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0)
+    return key, None if is_unsaid else keys.number(key)
+
+
 def _gguf_scaling(prefix: str, theta: float, keys: Keys, sizes: Sizes, tensor_names: Collection[str]) -> Scaling | None:
-    kind = keys.string(f"{prefix}.type", "none", allowed=_GGUF_TYPES)
+    factor_key, factor = _gguf_factor(prefix, keys)
+    kind = keys.string(f"{prefix}.type", "none" if factor is None else "linear", allowed=_GGUF_TYPES)
+    keys.only(f"{prefix}.yarn_ext_factor", None, -1.0, 1.0 if kind == "yarn" else 0.0)
     positions = sizes["max_position_embeddings"]
     original = keys.integer(f"{prefix}.original_context_length", positions, limits=POSITION_LIMITS)
     attention_factor = keys.number(f"{prefix}.attn_factor", 1.0)
@@ -149,9 +161,12 @@ def _gguf_scaling(prefix: str, theta: float, keys: Keys, sizes: Sizes, tensor_na
         if kind not in ("none", "longrope"):
             raise keys.error(f"{prefix}.type", "'none' beside a tensor of factors")
         return factors
+    if kind != "yarn":
+        keys.only(f"{prefix}.attn_factor", None, 0.0, 1.0)
     if kind == "none":
         return None
-    factor = keys.number(f"{prefix}.factor")
+    if factor is None:
+        raise keys.error(factor_key, "a positive number")
     if kind == "linear":
         return LinearScaling(factor)
     if theta <= 1:

@@ -204,6 +204,9 @@ GGUF_KEYS = {
     *GGUF_METADATA,
     "llama.vocab_size",
     "llama.rope.scaling.type",
+    "llama.rope.scaling.factor",
+    "llama.rope.scale_linear",
+    "llama.pooling_type",
     "llama.expert_count",
     "llama.attention.sliding_window",
 } | {f"llama.attention.{name}" for name in ("key_length", "value_length")}
