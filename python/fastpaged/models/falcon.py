@@ -121,7 +121,7 @@ class Falcon:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> FalconConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys, tied=True)
+        sizes = hf_sizes(keys, tied=True, grouped=False)
         num_heads = sizes["num_heads"]
         sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], num_heads)
         is_new = keys.boolean("new_decoder_architecture", False)

@@ -104,9 +104,12 @@ class GptNeox:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> GptNeoxConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys)
-        sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
-        rope = _rope_from_hf(keys, sizes)
+        sizes = hf_sizes(keys, grouped=False)
+        head_dim = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
+        rope = _rope_from_hf(keys, sizes)  # a share of the key head_dim, which means nothing else to `transformers`
+        if rope.rotary_dim > head_dim:
+            raise keys.error("head_dim", f"such that no more than {head_dim}, a whole head, is rotated")
+        sizes["head_dim"] = head_dim
         sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         return GptNeoxConfig(
             cls.family,

@@ -86,7 +86,7 @@ class Opt:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> OptConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys, tied=True)
+        sizes = hf_sizes(keys, tied=True, grouped=False)
         sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
         keys.only("do_layer_norm_before", None, True, why="norms behind attention and MLP are not supported")
         keys.only("_remove_final_layer_norm", None, False)

@@ -25,9 +25,11 @@ class Sizes(TypedDict):
     tie_word_embeddings: bool
 
 
-def hf_sizes(keys: Keys, *, max_positions: int = 2048, head_dim: int | None = None, tied: bool = False) -> Sizes:
+def hf_sizes(
+    keys: Keys, *, max_positions: int = 2048, head_dim: int | None = None, tied: bool = False, grouped: bool = True
+) -> Sizes:
     """From config.json. max_positions, head_dim, tied: what the family has where the file does not say; without a
-    head_dim, the heads share the hidden size."""
+    head_dim, the heads share the hidden size. grouped: whether num_key_value_heads means anything to the family."""
     num_heads = keys.integer("num_attention_heads")
     hidden_size = keys.integer("hidden_size")
     return {
@@ -35,7 +37,7 @@ def hf_sizes(keys: Keys, *, max_positions: int = 2048, head_dim: int | None = No
         "hidden_size": hidden_size,
         "num_layers": keys.integer("num_hidden_layers", limits=LAYER_LIMITS),
         "num_heads": num_heads,
-        "num_kv_heads": keys.integer("num_key_value_heads", num_heads),
+        "num_kv_heads": keys.integer("num_key_value_heads", num_heads) if grouped else num_heads,
         "head_dim": keys.integer("head_dim", head_dim or hidden_size // num_heads),
         "max_position_embeddings": keys.integer("max_position_embeddings", max_positions, limits=POSITION_LIMITS),
         "tie_word_embeddings": keys.boolean("tie_word_embeddings", tied),
