@@ -14,6 +14,7 @@ import numpy as np
 from fastpaged.config import ModelConfig
 from fastpaged.models.activations import activation_from_hf
 from fastpaged.models.gguf_name import GgufName
+from fastpaged.models.llama_config import hf_window
 from fastpaged.models.rope import Rope, hf_rope, rope_from_gguf
 from fastpaged.models.rotary import rotary_table
 from fastpaged.models.sizes import Sizes, gguf_sizes, hf_sizes
@@ -236,11 +237,16 @@ _GGUF_LAYER_NAMES = {
 
 def _windows_from_hf(keys: Keys, num_layers: int) -> tuple[int, ...]:
     """By layer_types, or every layer but each sixth (or what sliding_window_pattern says)."""
-    window = keys.integer("sliding_window", 4096)
+    window = hf_window(keys, 4096)
     if "layer_types" not in keys:
-        return _windows(num_layers, window, keys.integer("sliding_window_pattern", 6))
-    kinds = keys.strings("layer_types", num_layers, allowed=("sliding_attention", "full_attention"))
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+        pattern = keys.integer("sliding_window_pattern", 6)
+        slides = [(i + 1) % pattern != 0 for i in range(num_layers)]
+    else:
+        kinds = keys.strings("layer_types", num_layers, allowed=("sliding_attention", "full_attention"))
+        slides = [kind == "sliding_attention" for kind in kinds]
+    if any(slides) and not window:
+        raise keys.error("sliding_window", "an integer where some layers are of sliding attention")
+    return tuple(window if slide else 0 for slide in slides)
 
 
 def _windows(num_layers: int, window: int, pattern: int) -> tuple[int, ...]:

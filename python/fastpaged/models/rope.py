@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HF_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 _GGUF_TYPES = ("none", "linear", "yarn", "longrope")
+_PHI_POSITIONS = 4096
 _LLAMA3_FACTORS = "rope_freqs.weight"
 _LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
@@ -49,7 +50,8 @@ def rope_from_hf(
     """From config.json: rope_theta and rope_scaling, or rope_parameters, which says both.
 
     theta: the family's, where the file says none. share: of a head that is turned, where the file does not say; None:
-    the family turns whole heads, and anything else is refused. phi_names: "su" and "yarn" are longrope.
+    the family turns whole heads, and anything else is refused. phi_names: "su" and "yarn" are longrope, and the
+    original context is 4096 where the file does not say it beside the rotation's settings.
     """
     place = "rope_scaling" if keys.within("rope_scaling").values else "rope_parameters"
     rope = keys.within(place)
@@ -79,17 +81,22 @@ def hf_rope(
         raise keys.error("head_dim", f"such that an even part of it is rotated, 2 or more, which {rotary_dim} is not")
     if phi_names and kind in ("su", "yarn"):
         kind = "longrope"
-    return Rope(theta, rotary_dim, _hf_scaling(kind, rope, keys, sizes, Rope(theta, rotary_dim)))
+    original = _PHI_POSITIONS if phi_names else None
+    return Rope(theta, rotary_dim, _hf_scaling(kind, rope, keys, sizes, Rope(theta, rotary_dim), original))
 
 
-def _hf_scaling(kind: str, rope: Keys, keys: Keys, sizes: Sizes, plain: Rope) -> Scaling | None:
+def _hf_scaling(
+    kind: str, rope: Keys, keys: Keys, sizes: Sizes, plain: Rope, own_positions: int | None
+) -> Scaling | None:
+    """own_positions: the family's original context, which counts more than one among the rotation's settings."""
     if kind == "default":
         return None
     if kind == "linear":
         return LinearScaling(rope.number("factor"))
     positions = sizes["max_position_embeddings"]
     name = "original_max_position_embeddings"
-    original = keys.integer(name, rope.integer(name, positions, limits=POSITION_LIMITS), limits=POSITION_LIMITS)
+    original = rope.integer(name, positions, limits=POSITION_LIMITS) if own_positions is None else own_positions
+    original = keys.integer(name, original, limits=POSITION_LIMITS)
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
         if low >= high:
