@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from fastpaged.config import ModelConfig
@@ -20,7 +21,7 @@ from fastpaged.models.qwen2 import Qwen2
 from fastpaged.models.qwen3 import Qwen3
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from fastpaged.models.gguf_name import GgufName
     from fastpaged.models.weight_source import WeightSource
@@ -91,7 +92,10 @@ def config_from_hf(values: Mapping[str, object]) -> ModelConfig:
             config: ModelConfig = model.config_from_hf(keys)
             return config
     known = ", ".join(name for model in FAMILIES for name in model.hf_architectures)
-    raise ModelFormatError(f"config.json: architectures must be one of {known}, got {reprlib.repr(names)}")
+    hint = ""
+    if any(isinstance(values.get(key), Mapping) for key in ("text_config", "vision_config")):
+        hint = " (a multimodal model; text is all that is supported: a .gguf file of it may hold its text model alone)"
+    raise ModelFormatError(f"config.json: architectures must be one of {known}, got {reprlib.repr(names)}{hint}")
 
 
 def config_from_gguf(metadata: Mapping[str, object], tensor_names: Collection[str]) -> ModelConfig:

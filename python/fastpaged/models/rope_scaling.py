@@ -114,8 +114,8 @@ class FactorScaling:
             )
         else:
             logging.getLogger(__name__).info(
-                "LongRoPE: the short factors serve all requests, since max_model_len = %d is no more than %d; a greater "
-                "one takes the long factors",
+                "LongRoPE: the short factors serve all requests, since max_model_len = %d is no more than %d; a "
+                "greater one takes the long factors",
                 num_positions,
                 self.original_positions,
             )

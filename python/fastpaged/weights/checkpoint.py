@@ -123,7 +123,19 @@ def open_checkpoint(
         )
     raise ModelNotFoundError(
         f"model: the folder {str(folder)!r} must hold config.json and model.safetensors (or {INDEX_NAME} and the "
-        "files it names), or one .gguf file; it has neither"
+        f"files it names), or one .gguf file; it has neither{_pickled(folder)}"
+    )
+
+
+def _pickled(folder: Path) -> str:
+    """The end of a message: weights in a form that is never read, for to read it is to run it."""
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth"))
+    if not names:
+        return ""
+    return (
+        f". Pickled weights ({names[0]}{' and others' if len(names) > 1 else ''}) are never read, for they can run "
+        "code; where you trust them, transformers converts them: AutoModelForCausalLM.from_pretrained(FOLDER)"
+        ".save_pretrained(NEW_FOLDER) writes safetensors"
     )
 
 

@@ -170,5 +170,7 @@ def test_the_head_size_of_gpt_neox_changes_what_is_rotated_and_nothing_else() ->
 
 
 def test_gemma_3_with_pictures_is_an_unknown_architecture() -> None:
-    with pytest.raises(ModelFormatError, match="architectures must be one of .*Gemma3ForCausalLM"):
+    with pytest.raises(
+        ModelFormatError, match="architectures must be one of .*Gemma3ForCausalLM.* \\(a multimodal model"
+    ):
         config_from_hf({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": GEMMA})
