@@ -84,7 +84,9 @@ class Falcon:
     hf_architectures: ClassVar[tuple[str, ...]] = ("FalconForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("falcon",)
     base_prefix: ClassVar[str] = "transformer."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq", "lm_head.weight")  # a tied head's
+    embedding_name: ClassVar[str] = "transformer.word_embeddings.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq",)
 
     config: FalconConfig
     weights: FalconWeights
@@ -124,7 +126,7 @@ class Falcon:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> FalconConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys, tied=True)
+        sizes = hf_sizes(keys, tied=True, grouped=False)
         num_heads = sizes["num_heads"]
         sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], num_heads)
         is_new = keys.boolean("new_decoder_architecture", False)
@@ -176,10 +178,10 @@ class Falcon:
     def load(cls, config: FalconConfig, source: WeightSource, max_model_len: int) -> Falcon:
         """max_model_len: how many positions the rotary table holds."""
         c = config
-        embed = source.table("transformer.word_embeddings.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(_load_layer(c, source, f"transformer.h.{i}.") for i in range(c.num_layers))
         norm = load_norm(source, "transformer.ln_f", c.layer_norm_eps)
-        head = source.linear("transformer.word_embeddings.weight" if c.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if c.tie_word_embeddings else cls.head_name)
         rope = None if c.rope is None else rotary_table(max_model_len, c.rope, source)
         slopes = alibi_slopes(c.num_heads, c.head_dim**-0.5) if c.rope is None else None
         return cls(c, FalconWeights(embed, layers, norm, head, rope, slopes))

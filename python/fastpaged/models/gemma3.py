@@ -14,6 +14,7 @@ import numpy as np
 from fastpaged.config import ModelConfig
 from fastpaged.models.activations import activation_from_hf
 from fastpaged.models.gguf_name import GgufName
+from fastpaged.models.llama_config import hf_window
 from fastpaged.models.rope import Rope, hf_rope, rope_from_gguf
 from fastpaged.models.rotary import rotary_table
 from fastpaged.models.sizes import Sizes, gguf_sizes, hf_sizes
@@ -94,7 +95,9 @@ class Gemma3:
     hf_architectures: ClassVar[tuple[str, ...]] = ("Gemma3ForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("gemma3",)
     base_prefix: ClassVar[str] = "model."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq", "lm_head.weight")  # a tied head's
+    embedding_name: ClassVar[str] = "model.embed_tokens.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq",)
 
     config: Gemma3Config
     weights: Gemma3Weights
@@ -150,7 +153,8 @@ class Gemma3:
     @classmethod
     def config_from_gguf(cls, keys: Keys, tensor_names: Collection[str]) -> Gemma3Config:
         """From a GGUF file's metadata. It says neither which layers have windows nor what scales the scores."""
-        sizes = gguf_sizes(keys, tensor_names)
+        served = ("attention.sliding_window_pattern", "final_logit_softcapping")
+        sizes = gguf_sizes(keys, tensor_names, served=served)
         window = keys.integer("gemma3.attention.sliding_window") if "gemma3.attention.sliding_window" in keys else 0
         is_27b = sizes["num_layers"] == 62
         head_size = sizes["hidden_size"] // sizes["num_heads"] if is_27b else sizes["head_dim"]
@@ -171,10 +175,10 @@ class Gemma3:
     @classmethod
     def load(cls, config: Gemma3Config, source: WeightSource, max_model_len: int) -> Gemma3:
         """max_model_len: how many positions the rotary tables hold."""
-        embed = source.table("model.embed_tokens.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(_load_layer(config, source, f"model.layers.{i}.") for i in range(config.num_layers))
         norm = _load_norm(source, "model.norm.weight")
-        head = source.linear("model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         rope, window_rope = (rotary_table(max_model_len, rope, source) for rope in (config.rope, config.window_rope))
         return cls(config, Gemma3Weights(embed, layers, norm, head, rope, window_rope))
 
@@ -238,11 +242,16 @@ _GGUF_LAYER_NAMES = {
 
 def _windows_from_hf(keys: Keys, num_layers: int) -> tuple[int, ...]:
     """By layer_types, or every layer but each sixth (or what sliding_window_pattern says)."""
-    window = keys.integer("sliding_window", 4096)
+    window = hf_window(keys, 4096)
     if "layer_types" not in keys:
-        return _windows(num_layers, window, keys.integer("sliding_window_pattern", 6))
-    kinds = keys.strings("layer_types", num_layers, allowed=("sliding_attention", "full_attention"))
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+        pattern = keys.integer("sliding_window_pattern", 6)
+        slides = [(i + 1) % pattern != 0 for i in range(num_layers)]
+    else:
+        kinds = keys.strings("layer_types", num_layers, allowed=("sliding_attention", "full_attention"))
+        slides = [kind == "sliding_attention" for kind in kinds]
+    if any(slides) and not window:
+        raise keys.error("sliding_window", "an integer where some layers are of sliding attention")
+    return tuple(window if slide else 0 for slide in slides)
 
 
 def _windows(num_layers: int, window: int, pattern: int) -> tuple[int, ...]:

@@ -55,7 +55,9 @@ class Gpt2:
     hf_architectures: ClassVar[tuple[str, ...]] = ("GPT2LMHeadModel",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
     base_prefix: ClassVar[str] = "transformer."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (".attn.bias", ".attn.masked_bias", "lm_head.weight")  # masks
+    embedding_name: ClassVar[str] = "transformer.wte.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (".attn.bias", ".attn.masked_bias")  # masks
 
     config: Gpt2Config
     weights: Gpt2Weights
@@ -120,11 +122,11 @@ class Gpt2:
     @classmethod
     def load(cls, config: Gpt2Config, source: WeightSource, max_model_len: int) -> Gpt2:
         """max_model_len: at most the positions there are."""
-        embed = source.table("transformer.wte.weight")
+        embed = source.table(cls.embedding_name)
         positions = source.float_table("transformer.wpe.weight")
         layers = tuple(_load_layer(config, source, f"transformer.h.{i}.") for i in range(config.num_layers))
         norm = load_norm(source, "transformer.ln_f", config.layer_norm_eps)
-        head = source.linear("transformer.wte.weight" if config.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         return cls(config, Gpt2Weights(embed, positions, layers, norm, head))
 
     @staticmethod

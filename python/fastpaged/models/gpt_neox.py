@@ -65,11 +65,12 @@ class GptNeox:
     hf_architectures: ClassVar[tuple[str, ...]] = ("GPTNeoXForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("gptneox",)
     base_prefix: ClassVar[str] = "gpt_neox."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (  # masks, frequencies, and a tied head's
+    embedding_name: ClassVar[str] = "gpt_neox.embed_in.weight"
+    head_name: ClassVar[str] = "embed_out.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (  # masks and frequencies
         ".attention.bias",
         ".attention.masked_bias",
         ".rotary_emb.inv_freq",
-        "embed_out.weight",
     )
 
     config: GptNeoxConfig
@@ -108,9 +109,12 @@ class GptNeox:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> GptNeoxConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys)
-        sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
-        rope = _rope_from_hf(keys, sizes)
+        sizes = hf_sizes(keys, grouped=False)
+        head_dim = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
+        rope = _rope_from_hf(keys, sizes)  # a share of the key head_dim, which means nothing else to `transformers`
+        if rope.rotary_dim > head_dim:
+            raise keys.error("head_dim", f"such that no more than {head_dim}, a whole head, is rotated")
+        sizes["head_dim"] = head_dim
         sizes["max_position_embeddings"] = reached_positions(rope, sizes)
         return GptNeoxConfig(
             cls.family,
@@ -143,10 +147,10 @@ class GptNeox:
     @classmethod
     def load(cls, config: GptNeoxConfig, source: WeightSource, max_model_len: int) -> GptNeox:
         """max_model_len: how many positions the rotary table holds."""
-        embed = source.table("gpt_neox.embed_in.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(_load_layer(config, source, f"gpt_neox.layers.{i}.") for i in range(config.num_layers))
         norm = load_norm(source, "gpt_neox.final_layer_norm", config.layer_norm_eps)
-        head = source.linear("gpt_neox.embed_in.weight" if config.tie_word_embeddings else "embed_out.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         rope = rotary_table(max_model_len, config.rope, source)
         return cls(config, GptNeoxWeights(embed, layers, norm, head, rope))
 

@@ -57,7 +57,9 @@ class Llama:
     hf_architectures: ClassVar[tuple[str, ...]] = ("LlamaForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ("llama",)
     base_prefix: ClassVar[str] = "model."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq", "lm_head.weight")  # a tied head's
+    embedding_name: ClassVar[str] = "model.embed_tokens.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = (".rotary_emb.inv_freq",)
     qkv_names: ClassVar[tuple[str, ...]] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     gate_up_names: ClassVar[tuple[str, ...]] = ("mlp.gate_proj", "mlp.up_proj")
     is_permuted_in_gguf: ClassVar[bool] = True  # see GgufName.permuted_heads
@@ -104,10 +106,10 @@ class Llama:
     @classmethod
     def load(cls, config: LlamaConfig, source: WeightSource, max_model_len: int) -> Llama:
         """max_model_len: how many positions the rotary table holds."""
-        embed = source.table("model.embed_tokens.weight")
+        embed = source.table(cls.embedding_name)
         layers = tuple(cls._load_layer(config, source, f"model.layers.{i}.") for i in range(config.num_layers))
         norm = source.vector("model.norm.weight")
-        head = source.linear("model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         return cls(config, LlamaWeights(embed, layers, norm, head, rotary_table(max_model_len, config.rope, source)))
 
     @classmethod

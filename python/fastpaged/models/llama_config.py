@@ -95,6 +95,13 @@ def llama_from_gguf(family: str, keys: Keys, tensor_names: Collection[str]) -> L
     )
 
 
+def hf_window(keys: Keys, default: int) -> int:
+    """How many keys are seen in a window: 0 where sliding_window is null; default: where the file has no such key."""
+    if "sliding_window" not in keys.values:
+        return default
+    return keys.integer("sliding_window") if "sliding_window" in keys else 0
+
+
 def hf_windows(keys: Keys, first_sliding: int | None, window: int) -> tuple[int, ...]:
     """Of each layer, as layer_types says, or else: layers from that number on have a window. None: no layer.
 

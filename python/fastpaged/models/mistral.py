@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fastpaged.models.llama import Llama
-from fastpaged.models.llama_config import LlamaConfig, hf_windows, llama_from_hf
+from fastpaged.models.llama_config import LlamaConfig, hf_window, hf_windows, llama_from_hf
 
 if TYPE_CHECKING:
     from fastpaged.config.keys import Keys
@@ -23,5 +23,4 @@ class Mistral(Llama):
     @classmethod
     def config_from_hf(cls, keys: Keys) -> LlamaConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        window = keys.integer("sliding_window") if "sliding_window" in keys else 0
-        return llama_from_hf(cls.family, keys, max_positions=131072, windows=hf_windows(keys, 0, window))
+        return llama_from_hf(cls.family, keys, max_positions=131072, windows=hf_windows(keys, 0, hf_window(keys, 4096)))

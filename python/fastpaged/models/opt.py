@@ -57,7 +57,9 @@ class Opt:
     hf_architectures: ClassVar[tuple[str, ...]] = ("OPTForCausalLM",)
     gguf_architectures: ClassVar[tuple[str, ...]] = ()  # llama.cpp has no OPT
     base_prefix: ClassVar[str] = "model."
-    ignored_suffixes: ClassVar[tuple[str, ...]] = ("lm_head.weight",)  # a tied head's
+    embedding_name: ClassVar[str] = "model.decoder.embed_tokens.weight"
+    head_name: ClassVar[str] = "lm_head.weight"
+    ignored_suffixes: ClassVar[tuple[str, ...]] = ()
 
     config: OptConfig
     weights: OptWeights
@@ -84,7 +86,7 @@ class Opt:
     @classmethod
     def config_from_hf(cls, keys: Keys) -> OptConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
-        sizes = hf_sizes(keys, tied=True)
+        sizes = hf_sizes(keys, tied=True, grouped=False)
         sizes["head_dim"] = whole_head_dim(keys, "num_attention_heads", sizes["hidden_size"], sizes["num_heads"])
         keys.only("do_layer_norm_before", None, True, why="norms behind attention and MLP are not supported")
         keys.only("_remove_final_layer_norm", None, False)
@@ -106,11 +108,11 @@ class Opt:
     @classmethod
     def load(cls, config: OptConfig, source: WeightSource, max_model_len: int) -> Opt:
         """max_model_len: at most the positions there are."""
-        embed = source.table("model.decoder.embed_tokens.weight")
+        embed = source.table(cls.embedding_name)
         positions = source.float_table("model.decoder.embed_positions.weight")[_FIRST_POSITION:]
         layers = tuple(_load_layer(config, source, f"model.decoder.layers.{i}.") for i in range(config.num_layers))
         norm = load_norm(source, "model.decoder.final_layer_norm", _EPS)
-        head = source.linear("model.decoder.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight")
+        head = source.linear(cls.embedding_name if config.tie_word_embeddings else cls.head_name)
         return cls(config, OptWeights(embed, positions, layers, norm, head))
 
     @staticmethod

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fastpaged.models.llama import Llama
-from fastpaged.models.llama_config import LlamaConfig, hf_windows, llama_from_hf
+from fastpaged.models.llama_config import LlamaConfig, hf_window, hf_windows, llama_from_hf
 
 if TYPE_CHECKING:
     from fastpaged.config.keys import Keys
@@ -27,13 +27,12 @@ class Phi3(Llama):
     def config_from_hf(cls, keys: Keys) -> LlamaConfig:
         """From config.json. Raises ModelFormatError naming the key that is wrong or not supported."""
         keys.only("attention_bias", None, False)
-        window = keys.integer("sliding_window") if "sliding_window" in keys else 0
         return llama_from_hf(
             cls.family,
             keys,
             max_positions=4096,
             eps=1e-5,
-            windows=hf_windows(keys, 0, window),
+            windows=hf_windows(keys, 0, hf_window(keys, 0)),
             rotated_share=1.0,
             phi_names=True,
         )

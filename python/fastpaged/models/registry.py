@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from fastpaged.config import ModelConfig
@@ -20,7 +21,7 @@ from fastpaged.models.qwen2 import Qwen2
 from fastpaged.models.qwen3 import Qwen3
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from fastpaged.models.gguf_name import GgufName
     from fastpaged.models.weight_source import WeightSource
@@ -36,6 +37,8 @@ class Model(Protocol[Config]):
     hf_architectures: ClassVar[tuple[str, ...]]  # as in config.json
     gguf_architectures: ClassVar[tuple[str, ...]]  # as in general.architecture
     base_prefix: ClassVar[str]  # of names of weights; missing in files that were saved without the head
+    embedding_name: ClassVar[str]  # of the table of token embeddings, and of the head
+    head_name: ClassVar[str]  # where a model is tied, no file need hold it
     ignored_suffixes: ClassVar[tuple[str, ...]]  # of tensors that lie in some files and are not needed
 
     @property
@@ -84,11 +87,15 @@ def config_from_hf(values: Mapping[str, object]) -> ModelConfig:
     name = names[0] if isinstance(names, list) and len(names) == 1 else None
     for model in FAMILIES:
         if isinstance(name, str) and name in model.hf_architectures:
+            keys.only("is_causal", None, True, why="every token sees those before it alone")
             keys.only("quantization_config", None, why="quantised safetensors are not supported; GGUF files are")
             config: ModelConfig = model.config_from_hf(keys)
             return config
     known = ", ".join(name for model in FAMILIES for name in model.hf_architectures)
-    raise ModelFormatError(f"config.json: architectures must be one of {known}, got {reprlib.repr(names)}")
+    hint = ""
+    if any(isinstance(values.get(key), Mapping) for key in ("text_config", "vision_config")):
+        hint = " (a multimodal model; text is all that is supported: a .gguf file of it may hold its text model alone)"
+    raise ModelFormatError(f"config.json: architectures must be one of {known}, got {reprlib.repr(names)}{hint}")
 
 
 def config_from_gguf(metadata: Mapping[str, object], tensor_names: Collection[str]) -> ModelConfig:

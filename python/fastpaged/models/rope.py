@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _HF_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 _GGUF_TYPES = ("none", "linear", "yarn", "longrope")
+_PHI_POSITIONS = 4096
 _LLAMA3_FACTORS = "rope_freqs.weight"
 _LONG_FACTORS, _SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
@@ -54,7 +55,8 @@ def rope_from_hf(
     """From config.json: rope_theta and rope_scaling, or rope_parameters, which says both.
 
     theta: the family's, where the file says none. share: of a head that is turned, where the file does not say; None:
-    the family turns whole heads, and anything else is refused. phi_names: "su" and "yarn" are longrope.
+    the family turns whole heads, and anything else is refused. phi_names: "su" and "yarn" are longrope, and the
+    original context is 4096 where the file does not say it beside the rotation's settings.
     """
     place = "rope_scaling" if keys.within("rope_scaling").values else "rope_parameters"
     rope = keys.within(place)
@@ -84,17 +86,22 @@ def hf_rope(
         raise keys.error("head_dim", f"such that an even part of it is rotated, 2 or more, which {rotary_dim} is not")
     if phi_names and kind in ("su", "yarn"):
         kind = "longrope"
-    return Rope(theta, rotary_dim, _hf_scaling(kind, rope, keys, sizes, Rope(theta, rotary_dim)))
+    original = _PHI_POSITIONS if phi_names else None
+    return Rope(theta, rotary_dim, _hf_scaling(kind, rope, keys, sizes, Rope(theta, rotary_dim), original))
 
 
-def _hf_scaling(kind: str, rope: Keys, keys: Keys, sizes: Sizes, plain: Rope) -> Scaling | None:
+def _hf_scaling(
+    kind: str, rope: Keys, keys: Keys, sizes: Sizes, plain: Rope, own_positions: int | None
+) -> Scaling | None:
+    """own_positions: the family's original context, which counts more than one among the rotation's settings."""
     if kind == "default":
         return None
     if kind == "linear":
         return LinearScaling(rope.number("factor"))
     positions = sizes["max_position_embeddings"]
     name = "original_max_position_embeddings"
-    original = keys.integer(name, rope.integer(name, positions, limits=POSITION_LIMITS), limits=POSITION_LIMITS)
+    original = rope.integer(name, positions, limits=POSITION_LIMITS) if own_positions is None else own_positions
+    original = keys.integer(name, original, limits=POSITION_LIMITS)
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
         if low >= high:
@@ -140,8 +147,20 @@ def rope_from_gguf(keys: Keys, sizes: Sizes, tensor_names: Collection[str]) -> R
     return Rope(theta, rotary_dim, _gguf_scaling(f"{name}.rope.scaling", theta, keys, sizes, tensor_names))
 
 
+def _gguf_factor(prefix: str, keys: Keys) -> tuple[str, float | None]:
+    """The key of how many times positions are stretched, an older one where there is none of today's, and what it says:
+    None, as llama.cpp takes it, where it is 0 or missing."""
+    today, older = f"{prefix}.factor", f"{prefix.removesuffix('.scaling')}.scale_linear"
+    key = older if older in keys and today not in keys else today
+    value = keys.values.get(key)
+    is_unsaid = value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0)
+    return key, None if is_unsaid else keys.number(key)
+
+
 def _gguf_scaling(prefix: str, theta: float, keys: Keys, sizes: Sizes, tensor_names: Collection[str]) -> Scaling | None:
-    kind = keys.string(f"{prefix}.type", "none", allowed=_GGUF_TYPES)
+    factor_key, factor = _gguf_factor(prefix, keys)
+    kind = keys.string(f"{prefix}.type", "none" if factor is None else "linear", allowed=_GGUF_TYPES)
+    keys.only(f"{prefix}.yarn_ext_factor", None, -1.0, 1.0 if kind == "yarn" else 0.0)
     positions = sizes["max_position_embeddings"]
     original = keys.integer(f"{prefix}.original_context_length", positions, limits=POSITION_LIMITS)
     attention_factor = keys.number(f"{prefix}.attn_factor", 1.0)
@@ -154,9 +173,12 @@ def _gguf_scaling(prefix: str, theta: float, keys: Keys, sizes: Sizes, tensor_na
         if kind not in ("none", "longrope"):
             raise keys.error(f"{prefix}.type", "'none' beside a tensor of factors")
         return factors
+    if kind != "yarn":
+        keys.only(f"{prefix}.attn_factor", None, 0.0, 1.0)
     if kind == "none":
         return None
-    factor = keys.number(f"{prefix}.factor")
+    if factor is None:
+        raise keys.error(factor_key, "a positive number")
     if kind == "linear":
         return LinearScaling(factor)
     if theta <= 1:

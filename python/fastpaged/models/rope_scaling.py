@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -98,6 +99,26 @@ class FactorScaling:
         divisors: Frequencies = np.asarray(factors, np.float32)
         scaled: Frequencies = frequencies / divisors
         return scaled
+
+    def tell_of_choice(self, num_positions: int) -> None:
+        """Logs which factors a table of so many positions has: a warning where short texts are computed otherwise than
+        by `transformers`."""
+        if self.short == self.long:
+            return
+        if num_positions > self.original_positions:
+            logging.getLogger(__name__).warning(
+                "LongRoPE: the long factors serve all requests, since max_model_len = %d is more than %d. transformers "
+                "computes texts of up to %d tokens with the short factors; max_model_len=%d or less takes these",
+                num_positions,
+                *(self.original_positions,) * 3,
+            )
+        else:
+            logging.getLogger(__name__).info(
+                "LongRoPE: the short factors serve all requests, since max_model_len = %d is no more than %d; a "
+                "greater one takes the long factors",
+                num_positions,
+                self.original_positions,
+            )
 
     def tensors(self, rope: Rope) -> dict[str, tuple[int, ...]]:
         """Name -> shape of those it needs."""

@@ -26,6 +26,8 @@ def rotary_table(num_positions: int, rope: Rope, source: WeightSource | None = N
     half = rope.rotary_dim // 2
     frequencies = rotary_frequencies(num_positions, rope, source)
     scaling = rope.scaling
+    if isinstance(scaling, FactorScaling):
+        scaling.tell_of_choice(num_positions)
     length = scaling.attention_factor if isinstance(scaling, (YarnScaling, FactorScaling)) else 1.0
     table = np.empty((num_positions, rope.rotary_dim), np.float32)
     rows = max(1, (1 << 18) // half)  # a bounded piece at a time: the float64 angles of a long context are large

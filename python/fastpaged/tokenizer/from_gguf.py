@@ -22,6 +22,22 @@ if TYPE_CHECKING:
 _BYTE_LEVEL = "gpt2"  # in llama.cpp's words
 _SENTENCE_PIECE = "llama"
 _ENDS_OF_SEQUENCE = ("eos", "eot", "eom")  # of sequence, turn, message
+# Converters name one end, while a chat model has more: by these texts llama.cpp knows them, and so do we.
+_TEXTS_OF_ENDS = frozenset(
+    {
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "[EOT]",
+        "<｜end▁of▁sentence｜>",
+    }
+)
 _NAMED_TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 # What the ids are where a file with a SentencePiece vocabulary does not say.
 _SENTENCE_PIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}
@@ -130,7 +146,15 @@ def _definition(
         source=keys.source,
         backend=backend,
         bos_token_id=bos,
-        eos_token_ids=frozenset(end for end in ends if end is not None),
+        eos_token_ids=frozenset(end for end in ends if end is not None) | _ends_by_text(keys, tokens),
         special_tokens={name: tokens[token_id] for name, token_id in named.items() if token_id is not None},
         chat_templates=keys.chat_templates(),
     )
+
+
+def _ends_by_text(keys: TokenizerMetadata, tokens: list[str]) -> frozenset[int]:
+    """Those of _TEXTS_OF_ENDS that no ordinary text becomes: older converters call some user-defined."""
+    if not keys.has("tokenizer.ggml.token_type"):
+        return frozenset()
+    whole = np.isin(keys.types(len(tokens)), (PieceType.CONTROL, PieceType.USER_DEFINED))
+    return frozenset(int(token_id) for token_id in np.flatnonzero(whole) if tokens[token_id] in _TEXTS_OF_ENDS)

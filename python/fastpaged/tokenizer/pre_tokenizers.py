@@ -75,6 +75,11 @@ def _falcon() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Punctuation(behavior="contiguous"), _gpt2(), digits, threes])
 
 
+def _deepseek_coder() -> pre_tokenizers.PreTokenizer:
+    """Line ends, words, signs, runs of CJK within words (U+0800 to U+9FA5, and Hangul), digits one by one."""
+    return _split(r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")
+
+
 def _split(*patterns: str) -> pre_tokenizers.PreTokenizer:
     splits = [pre_tokenizers.Split(tokenizers.Regex(pattern), behavior="isolated") for pattern in patterns]
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -91,11 +96,13 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "llama-bpe": _LLAMA_3,
     "llama3": _LLAMA_3,
     "llama-v3": _LLAMA_3,
+    "falcon3": _LLAMA_3,
     "qwen2": _QWEN_2,
     "deepseek-r1-qwen": _QWEN_2,
     "falcon": PreTokenizer(_falcon),
     "olmo": _NEOX,  # OLMo's is GPT-NeoX's
     "mpt": _NEOX,
+    "deepseek-coder": PreTokenizer(_deepseek_coder),
     "dbrx": PreTokenizer(lambda: _split(_THREE_DIGITS)),  # Phi-4
     "gpt-4o": PreTokenizer(lambda: _split(_GPT_4O)),  # Phi-4-mini
     "tekken": PreTokenizer(lambda: _split(_TEKKEN), adds_bos=True, ignores_merges=True),  # Mistral Nemo

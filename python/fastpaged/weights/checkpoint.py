@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 from fastpaged.formats.safetensors_index import INDEX_NAME
 from fastpaged.models.gguf_name import GgufName
 from fastpaged.models.registry import config_from_gguf, config_from_hf, model_class
+from fastpaged.weights.stored_head import with_stored_head
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fastpaged.config import ModelConfig
+    from fastpaged.models.registry import Model
 
 
 class WeightFiles(Protocol):
@@ -121,7 +123,19 @@ def open_checkpoint(
         )
     raise ModelNotFoundError(
         f"model: the folder {str(folder)!r} must hold config.json and model.safetensors (or {INDEX_NAME} and the "
-        "files it names), or one .gguf file; it has neither"
+        f"files it names), or one .gguf file; it has neither{_pickled(folder)}"
+    )
+
+
+def _pickled(folder: Path) -> str:
+    """The end of a message: weights in a form that is never read, for to read it is to run it."""
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth"))
+    if not names:
+        return ""
+    return (
+        f". Pickled weights ({names[0]}{' and others' if len(names) > 1 else ''}) are never read, for they can run "
+        "code; where you trust them, transformers converts them: AutoModelForCausalLM.from_pretrained(FOLDER)"
+        ".save_pretrained(NEW_FOLDER) writes safetensors"
     )
 
 
@@ -137,14 +151,16 @@ def _open_safetensors(weights: Path, overrides: Mapping[str, object]) -> Checkpo
     sharded = weights.name == INDEX_NAME
     file: WeightFiles = ShardedSafetensors.open(weights) if sharded else SafetensorsFile.open(weights)
     _check_depth(weights.parent / "config.json", "num_hidden_layers", config, file)
-    return Checkpoint(str(weights), config, file, _without_prefix(model_class(config).base_prefix, file.tensors))
+    names = _without_prefix(model_class(config), file.tensors)
+    return Checkpoint(str(weights), with_stored_head(config, file, names), file, names)
 
 
-def _without_prefix(prefix: str, tensors: Collection[str]) -> dict[str, GgufName]:
+def _without_prefix(family: type[Model[Any]], tensors: Collection[str]) -> dict[str, GgufName]:
     """A model saved without its head has names without the prefix."""
+    prefix = family.base_prefix
     if any(name.startswith(prefix) for name in tensors):
         return {}
-    return {prefix + name: GgufName(name) for name in tensors}
+    return {prefix + name: GgufName(name) for name in tensors if name != family.head_name}
 
 
 def read_config(folder: Path, overrides: Mapping[str, object] | None = None) -> ModelConfig:

@@ -55,7 +55,7 @@ def load_model(
     config = source.config
     family = model_class(config)
     shapes = family.weight_shapes(config)
-    _check_tensors(source, shapes, family.ignored_suffixes)
+    _check_tensors(source, shapes, family)
     if dtype == "bfloat16":
         _tell_of_rounding(source, shapes)
     loader = Loader(source, len(shapes), device, dtype, pack, progress)
@@ -69,9 +69,7 @@ def weight_bytes(config: ModelConfig, dtype: DType) -> int:
     return (count + tied) * element_bytes(dtype)
 
 
-def _check_tensors(
-    checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], ignored_suffixes: tuple[str, ...]
-) -> None:
+def _check_tensors(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], family: type[Model[Any]]) -> None:
     for name, expected in shapes.items():
         shape = checkpoint.shape(name)
         if shape is None:
@@ -84,7 +82,8 @@ def _check_tensors(
                 f"got {list(shape)}"
             )
     for name in checkpoint.tensor_names:
-        if name not in shapes and not name.endswith(ignored_suffixes):
+        # A head that is not in `shapes` is the embedding once more.
+        if name not in shapes and name != family.head_name and not name.endswith(family.ignored_suffixes):
             raise ModelFormatError(
                 f"{checkpoint.path}: tensor {checkpoint.spelled(name)} is no part of a "
                 f"{checkpoint.config.architecture} model as its config describes it (adapters are not supported yet)"

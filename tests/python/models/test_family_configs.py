@@ -112,6 +112,7 @@ REFUSED: list[tuple[dict[str, Any], str, Any]] = [
     (GEMMA, "layer_types", ["sliding_attention"] * 6),
     (GEMMA, "layer_types", ["chunked_attention"] * 7),
     (GEMMA, "sliding_window", 0),
+    (GEMMA, "sliding_window", None),
     (GEMMA, "query_pre_attn_scalar", -1),
     (OPT, "do_layer_norm_before", False),
     (OPT, "word_embed_proj_dim", 32),
@@ -131,6 +132,7 @@ REFUSED: list[tuple[dict[str, Any], str, Any]] = [
     (NEOX, "hidden_act", "mish"),
     (NEOX, "use_parallel_residual", 1),
     (NEOX, "num_attention_heads", 5),
+    (NEOX, "head_dim", 128),
 ]
 
 
@@ -149,6 +151,26 @@ def test_gpt_neox_cannot_rotate_less_than_a_pair_or_more_than_a_head(share: floa
         config_from_hf(NEOX | {"rotary_pct": share})
 
 
+def test_gemma_3_without_a_window_is_one_whose_layers_are_all_full() -> None:
+    config = config_from_hf(GEMMA | {"sliding_window": None, "layer_types": ["full_attention"] * 7})
+    assert isinstance(config, Gemma3Config)
+    assert config.windows == (0,) * 7
+
+
+@pytest.mark.parametrize("base", [NEOX, OPT, FALCON], ids=lambda base: str(base["architectures"][0]))
+def test_key_heads_that_the_family_has_no_key_for_are_passed_over(base: dict[str, Any]) -> None:
+    for value in (2, 3, None):
+        assert config_from_hf(base | {"num_key_value_heads": value}) == config_from_hf(base)
+
+
+def test_the_head_size_of_gpt_neox_changes_what_is_rotated_and_nothing_else() -> None:
+    config = config_from_hf(NEOX | {"head_dim": 32})
+    assert isinstance(config, GptNeoxConfig)
+    assert (config.head_dim, config.rope.rotary_dim) == (16, 8)
+
+
 def test_gemma_3_with_pictures_is_an_unknown_architecture() -> None:
-    with pytest.raises(ModelFormatError, match="architectures must be one of .*Gemma3ForCausalLM"):
+    with pytest.raises(
+        ModelFormatError, match="architectures must be one of .*Gemma3ForCausalLM.* \\(a multimodal model"
+    ):
         config_from_hf({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": GEMMA})

@@ -204,6 +204,9 @@ GGUF_KEYS = {
     *GGUF_METADATA,
     "llama.vocab_size",
     "llama.rope.scaling.type",
+    "llama.rope.scaling.factor",
+    "llama.rope.scale_linear",
+    "llama.pooling_type",
     "llama.expert_count",
     "llama.attention.sliding_window",
 } | {f"llama.attention.{name}" for name in ("key_length", "value_length")}
@@ -338,6 +341,7 @@ MIXED = ["sliding_attention", "full_attention", "full_attention", "sliding_atten
     [
         (MISTRAL, (9,) * 4),
         (MISTRAL | {"sliding_window": None}, (0,) * 4),
+        ({key: value for key, value in MISTRAL.items() if key != "sliding_window"}, (4096,) * 4),
         (MISTRAL | {"layer_types": MIXED}, (9, 0, 0, 9)),
         (QWEN, (0,) * 4),
         (QWEN | {"layer_types": ["full_attention"] * 4}, (0,) * 4),
@@ -393,6 +397,18 @@ def test_phi_calls_longrope_by_older_names_and_turns_a_part_of_each_head() -> No
         }
         factor = np.sqrt(1 + np.log(2) / np.log(256))
         assert rope_of(config) == Rope(10000.0, 8, FactorScaling((1.0,) * 4, (2.0,) * 4, 256, factor))
+
+
+def test_phi_was_trained_for_4096_positions_where_its_file_does_not_say() -> None:
+    settings = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+    config = {
+        **tiny_config(),
+        "architectures": ["Phi3ForCausalLM"],
+        "max_position_embeddings": 8192,
+        "rope_scaling": settings | {"original_max_position_embeddings": 64},
+    }
+    factor = np.sqrt(1 + np.log(2) / np.log(4096))
+    assert rope_of(config).scaling == FactorScaling((1.0,) * 8, (2.0,) * 8, 4096, factor)
 
 
 def test_every_architecture_belongs_to_one_family() -> None:

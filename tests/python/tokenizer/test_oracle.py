@@ -130,7 +130,7 @@ def test_smollm2_equals_transformers_reading_the_same_file(real_gguf: Path) -> N
 @pytest.mark.real_model
 def test_smollm2_ends_where_its_files_say_and_chats_as_transformers_does(real_gguf: Path) -> None:
     tokenizer = load_tokenizer(real_gguf)
-    assert (tokenizer.vocab_size, tokenizer.bos_token_id, tokenizer.eos_token_ids) == (49152, 1, frozenset({2}))
+    assert (tokenizer.vocab_size, tokenizer.bos_token_id, tokenizer.eos_token_ids) == (49152, 1, frozenset({0, 2}))
     expected = transformers_from_gguf(real_gguf).apply_chat_template(
         CONVERSATION, add_generation_prompt=True, tokenize=False
     )

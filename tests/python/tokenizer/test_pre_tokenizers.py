@@ -17,12 +17,14 @@ CUTS = {
     "llama-bpe": "It|'s| I|'LL| |123|45| HelloWorld| a|/b|\n\n| | x",
     "qwen2": "It|'s| I|'LL| |1|2|3|4|5| HelloWorld| a|/b|\n\n| | x",
     "falcon": "It|'|s| I|'|LL| |123|45| HelloWorld| a|/|b|\n\n | x",
+    "deepseek-coder": "It|'|s| I|'|LL| |1|2|3|4|5| HelloWorld| a|/|b|\n|\n| | x",
     "gpt-4o": "It's| I'LL| |123|45| Hello|World| a|/b|\n\n| | x",
     "tekken": "It|'s| I|'LL| |1|2|3|4|5| Hello|World| a|/b|\n\n| | x",
 }
 SAME = {
     "llama3": "llama-bpe",
     "llama-v3": "llama-bpe",
+    "falcon3": "llama-bpe",
     "dbrx": "llama-bpe",
     "deepseek-r1-qwen": "qwen2",
     "olmo": "gpt-2",
@@ -54,6 +56,11 @@ def test_names_of_one_cut_cut_alike(name: str) -> None:
 
 def test_every_name_is_tested() -> None:
     assert {*CUTS, *SAME} == set(PRE_TOKENIZERS)
+
+
+def test_deepseek_coder_parts_cjk_from_other_letters_and_line_ends_from_all() -> None:
+    assert cut("deepseek-coder", "ab你好cd 한글x\t!?1١") == ["ab", "你好", "cd", " ", "한글", "x", "\t!?", "1", "١"]
+    assert cut("deepseek-coder", "  a\r\nкот += 。") == [" ", " a", "\r", "\n", "кот", " +=", " ", "。"]
 
 
 def test_signs_beyond_ascii_part_a_text_as_punctuation_or_symbols() -> None:

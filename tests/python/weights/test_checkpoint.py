@@ -179,3 +179,27 @@ def test_an_odd_number_of_rows_per_head_cannot_be_put_in_order(tmp_path: Path) -
     checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights))
     with pytest.raises(ModelFormatError, match=r"'blk\.1\.attn_k\.weight' must have rows for 2 heads .* \[34, 64\]"):
         checkpoint.tensor("model.layers.1.self_attn.k_proj.weight")
+
+
+@pytest.mark.parametrize("names", [["pytorch_model.bin"], ["model-1.bin", "model-2.bin"], ["consolidated.00.pth"]])
+def test_a_folder_of_pickled_weights_says_that_they_are_never_read_and_how_to_convert_them(
+    names: list[str], tmp_path: Path
+) -> None:
+    write_json(tmp_path / "config.json", tiny_config())
+    with pytest.raises(ModelNotFoundError, match="it has neither$"):
+        open_checkpoint(tmp_path)
+    for name in names:
+        (tmp_path / name).write_bytes(b"\x80\x04.")
+    with pytest.raises(
+        ModelNotFoundError, match=r"it has neither\. Pickled weights .* never read.*save_pretrained"
+    ) as e:
+        open_checkpoint(tmp_path)
+    assert names[0] in str(e.value) and ("and others" in str(e.value)) == (len(names) > 1)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.gguf"])
+def test_a_pointer_of_git_lfs_says_how_to_fetch_what_it_points_at(name: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", tiny_config())
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n")
+    with pytest.raises(ModelFormatError, match=rf"{name}: content: .* a pointer of git LFS.*`git lfs pull`"):
+        open_checkpoint(tmp_path)
