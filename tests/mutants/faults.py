@@ -200,12 +200,6 @@ FAULTS: tuple[Fault, ...] = (
         bad="num_rows;",
     ),
     Fault(
-        name="dead too early: memory of an addend is free one node before it is added",
-        file="graph/model_graph.cc",
-        good="      mention(*node.residual, i);",
-        bad="      mention(*node.residual, i - 1);",
-    ),
-    Fault(
         name="given token's rank: tokens equal to it never come before it",
         file="sampling/token_order.cc",
         good="num_better += logits[i] >= logit;",

@@ -11,7 +11,8 @@ FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 template <typename Element>
 static void normalize(const float* x, const float* weight, const float* bias, float eps, std::int64_t size,
                       Element* out) {
-  const float mean = sum(x, size) / static_cast<float>(size);
+  const float rough_mean = sum(x, size) / static_cast<float>(size);
+  const float mean = rough_mean + sum(x, size, rough_mean) / static_cast<float>(size);  // a large one has lost digits
   const Floats scale = inverse_root_of_mean(sum_of_squares(x, size, mean), size, eps);
   for (std::int64_t i = 0; i < size; i += kLanes) {
     const std::int64_t count = size - i;

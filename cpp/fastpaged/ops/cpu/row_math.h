@@ -28,12 +28,14 @@ static inline float join_sums(const Floats (&sums)[4]) {
   return sum_of_lanes(add(add(sums[0], sums[1]), add(sums[2], sums[3])));
 }
 
-static inline float sum(const float* x, std::int64_t size) {
+// The sum of x - center.
+static inline float sum(const float* x, std::int64_t size, float center = 0.0F) {
+  const Floats centers = set1(center);
   Floats sums[4] = {zero(), zero(), zero(), zero()};
   for (std::int64_t i = 0; i < size; i += 4 * kLanes) {
     for (std::int64_t j = 0; j < 4 && i + j * kLanes < size; ++j) {
       const std::int64_t at = i + j * kLanes;
-      sums[j] = add(sums[j], load(x + at, size - at));
+      sums[j] = add(sums[j], first_lanes(size - at, sub(load(x + at, size - at), centers), zero()));
     }
   }
   return join_sums(sums);
