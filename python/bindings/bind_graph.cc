@@ -116,8 +116,12 @@ class GraphHandle {
   void time_ops() { graph_.time_ops(); }
   [[nodiscard]] py::dict op_times() const {
     py::dict times;
-    for (std::size_t op = 0; graph_.op_times() && op < OpTimes::kNumOps; ++op) {
-      const OpTime& of_op = graph_.op_times()->times()[op];
+    const std::optional<OpTimes>& measured = graph_.op_times();
+    if (!measured) {
+      return times;
+    }
+    for (std::size_t op = 0; op < OpTimes::kNumOps; ++op) {
+      const OpTime& of_op = measured->times()[op];
       if (of_op.num_calls > 0) {
         times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
       }
