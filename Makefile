@@ -25,13 +25,14 @@ comma := ,
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
 .PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
-  lint exact kl bench bench-build bench-startup clean
+  lint exact kl float32 bench bench-build bench-startup clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
 	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
+	@echo 'make float32 greedy answers in float32 against transformers'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make clean   remove builds and environments'
 
@@ -91,9 +92,10 @@ test-asan: $(TEST)/.packages
 	$(call phase,Running the C++ tests) $(TEST)/bin/ctest --test-dir build/asan --output-on-failure
 
 test-tsan: $(TEST)/.packages
-	$(call phase,Building the thread pool tests with ThreadSanitizer) \
-	  $(call cpp_build,build/tsan,test_base,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
-	$(call phase,Running the thread pool tests) $(TEST)/bin/ctest --test-dir build/tsan --output-on-failure -R '^base$$'
+	$(call phase,Building the tests of threads with ThreadSanitizer) \
+	  $(call cpp_build,build/tsan,test_base test_ops,$(sanitized),-DFASTPAGED_BUILD_TESTS=ON -DFASTPAGED_SANITIZE=thread)
+	$(call phase,Running the tests of the thread pool) build/tsan/tests/cpp/test_base
+	$(call phase,Running those of attention and linear layers) build/tsan/tests/cpp/test_ops --test-case='attention*,linear*'
 
 test-python: $(TEST)/.installed
 	$(call phase,Running the Python tests) $(TEST)/bin/python -m pytest -q --durations=10
@@ -135,10 +137,14 @@ lint: $(TEST)/.packages
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
 
+# FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl and float32 say so where it is not given.
+float32: $(TEST)/.installed $(GGUF)
+	$(call phase,Greedy answers in float32 against transformers) $(TEST)/bin/python tests/exact/run_float32.py --model $(GGUF)
+
 kl: $(TEST)/.installed $(GGUF)
 	$(call phase,The tokenizer of SmolLM2 against transformers) FASTPAGED_TEST_GGUF=$(CURDIR)/$(GGUF) \
 	  $(TEST)/bin/python -m pytest -q -m real_model
-	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --gguf $(GGUF)
+	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --model $(GGUF)
 
 # ---- measurements
 

@@ -46,7 +46,9 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core"}),
-    frozenset({"config", "errors", "param_checks", "sampling_params", "outputs", "progress"}),
+    frozenset(
+        {"config", "errors", "absent_names", "param_checks", "start_up", "sampling_params", "outputs", "progress"}
+    ),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
     frozenset({"models"}),
@@ -57,7 +59,13 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"llm"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
-ONLY_IN_TORCH_MODULES = ("torch", "transformers", "safetensors", "gguf")
+# Package -> how the modules that may import it are named: what not every installation has, and what only checks ours.
+HOMES_OF_PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch_",),
+    "transformers": ("torch_", "transformers_"),
+    "safetensors": ("torch_",),
+    "gguf": ("torch_",),
+}
 
 # Calls that make a container, and methods that change one.
 CONTAINERS = re.compile("list|dict|set|bytearray|deque|defaultdict|OrderedDict|Counter|ContextVar|local")
@@ -166,11 +174,11 @@ def python_floors(sources: Sources) -> Iterable[str]:
 
 def python_packages(sources: Sources) -> Iterable[str]:
     for path, text in sources.items():
-        in_torch_module = Path(path).name.startswith("torch_")
         for name in sorted(imports(path, text)):
-            package = name.split(".")[0]
-            if package in ONLY_IN_TORCH_MODULES and not in_torch_module:
-                yield f"{path}: {package} may be imported only in torch_* modules"
+            homes = HOMES_OF_PACKAGES.get(name.split(".")[0])
+            if homes is not None and not Path(path).name.startswith(homes):
+                expected = " and ".join(f"{home}*" for home in homes)
+                yield f"{path}: {name.split('.')[0]} may be imported only in {expected} modules"
 
 
 def no_module_state(sources: Sources) -> Iterable[str]:
@@ -365,6 +373,7 @@ BAD: tuple[tuple[Rule, str, str], ...] = (
     (python_floors, "python/fastpaged/attic/a.py", ""),
     (python_packages, "python/fastpaged/worker/worker.py", "def f():\n    import torch.nn"),
     (python_packages, "python/fastpaged/tokenizer/a.py", "from transformers import AutoTokenizer"),
+    (python_packages, "python/fastpaged/tokenizer/transformers_a.py", "import torch"),
     (no_module_state, "python/fastpaged/a.py", "CACHE = {}"),
     (no_module_state, "python/fastpaged/a.py", "seen: set[int] = set()"),
     (no_module_state, "python/fastpaged/a.py", "names = [n for n in 'ab']"),
@@ -417,6 +426,7 @@ GOOD: tuple[tuple[Rule, str, str], ...] = (
     (python_floors, "python/fastpaged/cli/a.py", "from fastpaged.llm import LLM"),
     (python_floors, "python/fastpaged/worker/a.py", "from fastpaged import _core"),
     (python_packages, "python/fastpaged/worker/torch_worker.py", "import torch"),
+    (python_packages, "python/fastpaged/tokenizer/transformers_a.py", "from transformers import AutoTokenizer"),
     (no_module_state, "python/fastpaged/models/registry.py", "MODELS = {}"),
     (no_module_state, "python/fastpaged/a.py", "NAMES: dict[str, int] = {'a': 1}\n_ALLOWED = {'a'}"),
     (no_module_state, "python/fastpaged/a.py", "__all__ = ['a']\nKINDS = ('a', 'b')"),

@@ -8,6 +8,7 @@ namespace fastpaged::bindings {
 void bind_device(pybind11::module_& m);
 void bind_weights(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
+void bind_attention_ops(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
 void bind_policy(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);

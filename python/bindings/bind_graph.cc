@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 #include "fastpaged/graph/model_graph.h"
 #include "fastpaged/ops/packed_linear.h"
 #include "fastpaged/ops/params.h"
+#include "fastpaged/ops/shape_check.h"
 
 namespace py = pybind11;
 
@@ -27,53 +30,77 @@ RowKind row_kind(const std::string& rows) {
   return rows == "tokens" ? RowKind::kTokens : RowKind::kSamples;
 }
 
-DType buffer_dtype(const std::string& dtype) {
-  require(dtype == "float32" || dtype == "bfloat16",
-          [&] { return "dtype must be 'float32' or 'bfloat16', got '" + dtype + "'"; });
-  return dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
-}
-
 // A ModelGraph with all that it points to: the device, the weights, the KV cache. They are let go with the graph.
 class GraphHandle {
  public:
-  explicit GraphHandle(std::shared_ptr<CpuDevice> device)
-      : device_(std::move(device)), graph_(device_->ops, device_->pool) {}
+  GraphHandle(std::shared_ptr<CpuDevice> device, const std::string& dtype)
+      : device_(std::move(device)), graph_(device_->ops, device_->pool, activation_dtype(dtype)) {}
 
   BufferId buffer(const std::string& rows, std::int64_t cols, const std::string& dtype) {
-    return graph_.buffer(row_kind(rows), cols, buffer_dtype(dtype));
+    return graph_.buffer(row_kind(rows), cols, activation_dtype(dtype));
   }
-  void embedding(const py::object& table, BufferId out) {
-    TensorArg arg(table, "table", DType::kBFloat16);
-    graph_.embedding(arg.view(), out);
-    arrays_.push_back(std::move(arg));
+  void embedding(const py::object& table, BufferId out, const py::object& position_table, float scale) {
+    TensorArg table_arg = TensorArg::activations(table, "table");
+    OptionalTensorArg position_arg(position_table, "position_table", DType::kFloat32);
+    graph_.embedding(table_arg.view(), position_arg.view(), scale, out);
+    keep(std::move(table_arg));
+    keep(std::move(position_arg));
   }
   void rms_norm(BufferId x, std::optional<BufferId> residual, const py::object& weight, float eps, BufferId out) {
-    TensorArg arg(weight, "weight", DType::kFloat32);
-    graph_.rms_norm(x, residual ? &*residual : nullptr, arg.view(), eps, out);
-    arrays_.push_back(std::move(arg));
+    TensorArg weight_arg(weight, "weight", DType::kFloat32);
+    graph_.rms_norm(x, residual ? &*residual : nullptr, weight_arg.view(), eps, out);
+    keep(std::move(weight_arg));
   }
-  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out) {
-    graph_.linear(x, *weight, out);
+  void layer_norm(BufferId x, std::optional<BufferId> residual, const py::object& weight, const py::object& bias,
+                  float eps, BufferId out) {
+    TensorArg weight_arg(weight, "weight", DType::kFloat32);
+    OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
+    graph_.layer_norm(x, residual ? &*residual : nullptr, weight_arg.view(), bias_arg.view(), eps, out);
+    keep(std::move(weight_arg));
+    keep(std::move(bias_arg));
+  }
+  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out, const py::object& bias) {
+    OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
+    graph_.linear(x, *weight, bias_arg.view(), out);
     weights_.push_back(weight);
+    keep(std::move(bias_arg));
   }
-  void rotary_cache_write(BufferId qkv, const py::object& cos_sin, std::int32_t layer, BufferId q) {
-    TensorArg arg(cos_sin, "cos_sin", DType::kFloat32);
-    graph_.rotary_cache_write(qkv, arg.view(), layer, q);
-    arrays_.push_back(std::move(arg));
+  void rotary_cache_write(BufferId qkv, std::int32_t layer, BufferId q, std::int64_t num_kv_heads,
+                          std::int64_t head_dim, const py::object& cos_sin, const py::object& q_norm,
+                          const py::object& k_norm, float norm_eps) {
+    OptionalTensorArg cos_sin_arg(cos_sin, "cos_sin", DType::kFloat32);
+    OptionalTensorArg q_norm_arg(q_norm, "q_norm", DType::kFloat32);
+    OptionalTensorArg k_norm_arg(k_norm, "k_norm", DType::kFloat32);
+    const RotaryOptions options{
+        .cos_sin = cos_sin_arg.view(), .q_norm = q_norm_arg.view(), .k_norm = k_norm_arg.view(), .norm_eps = norm_eps};
+    graph_.rotary_cache_write(qkv, layer, num_kv_heads, head_dim, options, q);
+    keep(std::move(cos_sin_arg));
+    keep(std::move(q_norm_arg));
+    keep(std::move(k_norm_arg));
   }
-  void paged_attention(BufferId q, std::int32_t layer, float scale, BufferId out) {
-    graph_.paged_attention(q, layer, scale, out);
+  void paged_attention(BufferId q, std::int32_t layer, BufferId out, float scale, float soft_cap, std::int32_t window,
+                       const py::object& alibi_slopes) {
+    OptionalTensorArg slopes_arg(alibi_slopes, "alibi_slopes", DType::kFloat32);
+    const AttentionOptions options{
+        .scale = scale, .soft_cap = soft_cap, .window = window, .alibi_slopes = slopes_arg.view()};
+    graph_.paged_attention(q, layer, options, out);
+    keep(std::move(slopes_arg));
+  }
+  void activation(BufferId x, const std::string& activation, BufferId out) {
+    graph_.activation(x, activation_from_name(activation), out);
   }
   void gated_activation(BufferId gate_up, const std::string& activation, BufferId out) {
     graph_.gated_activation(gate_up, activation_from_name(activation), out);
   }
+  void soft_cap(BufferId x, float cap) { graph_.soft_cap(x, cap); }
+  void add(BufferId x, BufferId y) { graph_.add(x, y); }
   void gather_rows(BufferId x, BufferId out) { graph_.gather_rows(x, out); }
 
   void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples) {
     graph_.finalize(output, max_num_tokens, max_num_samples);
   }
   void bind_kv_cache(const py::object& kv_cache) {
-    TensorArg arg(kv_cache, "kv_cache", DType::kBFloat16, Access::kWrite);
+    TensorArg arg = TensorArg::activations(kv_cache, "kv_cache", Access::kWrite);
     graph_.bind_kv_cache(arg.view());
     kv_cache_ = std::move(arg);
   }
@@ -86,11 +113,34 @@ class GraphHandle {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
     return py::array_t<float>({logits.shape[0], logits.shape[1]}, logits.ptr<float>(), self);
   }
+  void time_ops() { graph_.time_ops(); }
+  [[nodiscard]] py::dict op_times() const {
+    py::dict times;
+    const std::optional<OpTimes>& measured = graph_.op_times();
+    if (!measured) {
+      return times;
+    }
+    for (std::size_t op = 0; op < OpTimes::kNumOps; ++op) {
+      const OpTime& of_op = measured->times()[op];
+      if (of_op.num_calls > 0) {
+        times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
+      }
+    }
+    return times;
+  }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
  private:
+  void keep(TensorArg array) { arrays_.push_back(std::move(array)); }
+  void keep(OptionalTensorArg array) {
+    if (array.given()) {
+      optional_arrays_.push_back(std::move(array));
+    }
+  }
+
   std::shared_ptr<CpuDevice> device_;
   std::vector<TensorArg> arrays_;
+  std::vector<OptionalTensorArg> optional_arrays_;
   std::vector<std::shared_ptr<PackedLinear>> weights_;
   std::optional<TensorArg> kv_cache_;
   ModelGraph graph_;
@@ -100,19 +150,29 @@ class GraphHandle {
 
 void bind_graph(py::module_& m) {
   py::class_<GraphHandle>(m, "ModelGraph", "A model's forward pass: recorded once, run every step in C++.")
-      .def(py::init<std::shared_ptr<CpuDevice>>(), py::arg("device").none(false))
+      .def(py::init<std::shared_ptr<CpuDevice>, const std::string&>(), py::arg("device").none(false),
+           py::arg("dtype") = "bfloat16")
       .def("buffer", &GraphHandle::buffer, py::arg("rows"), py::arg("cols"), py::arg("dtype"),
-           "rows 'tokens' or 'samples'; dtype 'float32' or 'bfloat16'.")
-      .def("embedding", &GraphHandle::embedding, py::arg("table"), py::arg("out"))
+           "rows 'tokens' or 'samples'; dtype 'float32' or the graph's.")
+      .def("embedding", &GraphHandle::embedding, py::arg("table"), py::arg("out"),
+           py::arg("position_table") = py::none(), py::arg("scale") = 1.0F)
       .def("rms_norm", &GraphHandle::rms_norm, py::arg("x"), py::arg("residual").none(true), py::arg("weight"),
            py::arg("eps"), py::arg("out"))
-      .def("linear", &GraphHandle::linear, py::arg("x"), py::arg("weight").none(false), py::arg("out"))
-      .def("rotary_cache_write", &GraphHandle::rotary_cache_write, py::arg("qkv"), py::arg("cos_sin"), py::arg("layer"),
-           py::arg("q"))
-      .def("paged_attention", &GraphHandle::paged_attention, py::arg("q"), py::arg("layer"), py::arg("scale"),
-           py::arg("out"))
+      .def("layer_norm", &GraphHandle::layer_norm, py::arg("x"), py::arg("residual").none(true), py::arg("weight"),
+           py::arg("bias").none(true), py::arg("eps"), py::arg("out"))
+      .def("linear", &GraphHandle::linear, py::arg("x"), py::arg("weight").none(false), py::arg("out"),
+           py::arg("bias") = py::none())
+      .def("rotary_cache_write", &GraphHandle::rotary_cache_write, py::arg("qkv"), py::arg("layer"), py::arg("q"),
+           py::kw_only(), py::arg("num_kv_heads"), py::arg("head_dim"), py::arg("cos_sin") = py::none(),
+           py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("norm_eps") = 0.0F)
+      .def("paged_attention", &GraphHandle::paged_attention, py::arg("q"), py::arg("layer"), py::arg("out"),
+           py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F, py::arg("window") = 0,
+           py::arg("alibi_slopes") = py::none())
+      .def("activation", &GraphHandle::activation, py::arg("x"), py::arg("activation"), py::arg("out"))
       .def("gated_activation", &GraphHandle::gated_activation, py::arg("gate_up"), py::arg("activation"),
            py::arg("out"))
+      .def("soft_cap", &GraphHandle::soft_cap, py::arg("x"), py::arg("cap"), "In place.")
+      .def("add", &GraphHandle::add, py::arg("x"), py::arg("y"), "x += y, in place.")
       .def("gather_rows", &GraphHandle::gather_rows, py::arg("x"), py::arg("out"))
       .def("finalize", &GraphHandle::finalize, py::arg("output"), py::arg("max_num_tokens"), py::arg("max_num_samples"))
       .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),
@@ -121,6 +181,10 @@ void bind_graph(py::module_& m) {
       .def(
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })
+      .def_property_readonly("dtype", [](const GraphHandle& self) { return name_of(self.graph().activation_dtype()); })
+      .def("time_ops", &GraphHandle::time_ops, "From now on every run counts its ops and their time.")
+      .def_property_readonly("op_times", &GraphHandle::op_times,
+                             "{op: (calls, seconds)} since time_ops(); empty before it.")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

@@ -1,7 +1,7 @@
-// The ops one by one, for tests and benchmarks. Each takes the fields of its params struct.
+// The ops one by one, for tests and benchmarks: each takes the fields of its params struct. Attention is in
+// bind_attention_ops.cc.
 #include <pybind11/pybind11.h>
 
-#include <optional>
 #include <string>
 
 #include "bindings/bind.h"
@@ -16,27 +16,36 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-void run_embedding(CpuDevice& device, const py::object& token_ids, const py::object& table, const py::object& out) {
+void run_embedding(CpuDevice& device, const py::object& token_ids, const py::object& table, const py::object& out,
+                   const py::object& positions, const py::object& position_table, float scale) {
   const TensorArg token_ids_arg(token_ids, "token_ids", DType::kInt32);
-  const TensorArg table_arg(table, "table", DType::kBFloat16);
+  const OptionalTensorArg positions_arg(positions, "positions", DType::kInt32);
+  const TensorArg table_arg = TensorArg::activations(table, "table");
+  const OptionalTensorArg position_table_arg(position_table, "position_table", DType::kFloat32);
   const TensorArg out_arg(out, "out", DType::kFloat32, Access::kWrite);
-  const EmbeddingParams params{.token_ids = token_ids_arg.view(), .table = table_arg.view(), .out = out_arg.view()};
+  const EmbeddingParams params{.token_ids = token_ids_arg.view(),
+                               .positions = positions_arg.view(),
+                               .table = table_arg.view(),
+                               .position_table = position_table_arg.view(),
+                               .out = out_arg.view(),
+                               .scale = scale};
   const py::gil_scoped_release release;
   device.ops.embedding(params, device.pool);
 }
 
+// Written in place if something is added to it.
+TensorArg norm_input(const py::object& x, const OptionalTensorArg& residual) {
+  return {x, "x", DType::kFloat32, residual.given() ? Access::kWrite : Access::kRead};
+}
+
 void run_rms_norm(CpuDevice& device, const py::object& x, const py::object& residual, const py::object& weight,
                   float eps, const py::object& out) {
-  const bool adds = !residual.is_none();
-  const TensorArg x_arg(x, "x", DType::kFloat32, adds ? Access::kWrite : Access::kRead);
-  std::optional<TensorArg> residual_arg;
-  if (adds) {
-    residual_arg.emplace(residual, "residual", DType::kFloat32);
-  }
+  const OptionalTensorArg residual_arg(residual, "residual", DType::kFloat32);
+  const TensorArg x_arg = norm_input(x, residual_arg);
   const TensorArg weight_arg(weight, "weight", DType::kFloat32);
-  const TensorArg out_arg(out, "out", DType::kBFloat16, Access::kWrite);
+  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
   const RmsNormParams params{.x = x_arg.view(),
-                             .residual = adds ? residual_arg->view() : TensorView{},
+                             .residual = residual_arg.view(),
                              .weight = weight_arg.view(),
                              .out = out_arg.view(),
                              .eps = eps};
@@ -44,61 +53,65 @@ void run_rms_norm(CpuDevice& device, const py::object& x, const py::object& resi
   device.ops.rms_norm(params, device.pool);
 }
 
-void run_linear(CpuDevice& device, const py::object& x, const PackedLinear& weight, const py::object& out) {
-  const TensorArg x_arg(x, "x", DType::kBFloat16);
+void run_layer_norm(CpuDevice& device, const py::object& x, const py::object& residual, const py::object& weight,
+                    const py::object& bias, float eps, const py::object& out) {
+  const OptionalTensorArg residual_arg(residual, "residual", DType::kFloat32);
+  const TensorArg x_arg = norm_input(x, residual_arg);
+  const TensorArg weight_arg(weight, "weight", DType::kFloat32);
+  const OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
+  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
+  const LayerNormParams params{.x = x_arg.view(),
+                               .residual = residual_arg.view(),
+                               .weight = weight_arg.view(),
+                               .bias = bias_arg.view(),
+                               .out = out_arg.view(),
+                               .eps = eps};
+  const py::gil_scoped_release release;
+  device.ops.layer_norm(params, device.pool);
+}
+
+void run_linear(CpuDevice& device, const py::object& x, const PackedLinear& weight, const py::object& out,
+                const py::object& bias) {
+  const TensorArg x_arg = TensorArg::activations(x, "x");
+  const OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
   const TensorArg out_arg(out, "out", DType::kFloat32, Access::kWrite);
-  const LinearParams params{.x = x_arg.view(), .weight = &weight, .out = out_arg.view()};
+  const LinearParams params{.x = x_arg.view(), .weight = &weight, .bias = bias_arg.view(), .out = out_arg.view()};
   const py::gil_scoped_release release;
   device.ops.linear(params, device.pool);
 }
 
-void run_rotary_cache_write(CpuDevice& device, const py::object& qkv, const py::object& positions,
-                            const py::object& slot_mapping, const py::object& cos_sin, const py::object& kv_cache,
-                            const py::object& q) {
-  const TensorArg qkv_arg(qkv, "qkv", DType::kFloat32);
-  const TensorArg positions_arg(positions, "positions", DType::kInt32);
-  const TensorArg slots_arg(slot_mapping, "slot_mapping", DType::kInt32);
-  const TensorArg cos_sin_arg(cos_sin, "cos_sin", DType::kFloat32);
-  const TensorArg kv_cache_arg(kv_cache, "kv_cache", DType::kBFloat16, Access::kWrite);
-  const TensorArg q_arg(q, "q", DType::kBFloat16, Access::kWrite);
-  const RotaryCacheWriteParams params{.qkv = qkv_arg.view(),
-                                      .positions = positions_arg.view(),
-                                      .slot_mapping = slots_arg.view(),
-                                      .cos_sin = cos_sin_arg.view(),
-                                      .kv_cache = kv_cache_arg.view(),
-                                      .q = q_arg.view()};
+void run_activation(CpuDevice& device, const py::object& x, const std::string& activation, const py::object& out) {
+  const TensorArg x_arg(x, "x", DType::kFloat32);
+  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
+  const ActivationParams params{
+      .x = x_arg.view(), .out = out_arg.view(), .activation = activation_from_name(activation)};
   const py::gil_scoped_release release;
-  device.ops.rotary_cache_write(params, device.pool);
-}
-
-void run_paged_attention(CpuDevice& device, const py::object& q, const py::object& kv_cache,
-                         const py::object& query_start, const py::object& context_lens, const py::object& block_tables,
-                         float scale, const py::object& out) {
-  const TensorArg q_arg(q, "q", DType::kBFloat16);
-  const TensorArg kv_cache_arg(kv_cache, "kv_cache", DType::kBFloat16);
-  const TensorArg query_start_arg(query_start, "query_start", DType::kInt32);
-  const TensorArg context_lens_arg(context_lens, "context_lens", DType::kInt32);
-  const TensorArg block_tables_arg(block_tables, "block_tables", DType::kInt32);
-  const TensorArg out_arg(out, "out", DType::kBFloat16, Access::kWrite);
-  const PagedAttentionParams params{.q = q_arg.view(),
-                                    .kv_cache = kv_cache_arg.view(),
-                                    .query_start = query_start_arg.view(),
-                                    .context_lens = context_lens_arg.view(),
-                                    .block_tables = block_tables_arg.view(),
-                                    .out = out_arg.view(),
-                                    .scale = scale};
-  const py::gil_scoped_release release;
-  device.ops.paged_attention(params, device.pool);
+  device.ops.activation(params, device.pool);
 }
 
 void run_gated_activation(CpuDevice& device, const py::object& gate_up, const std::string& activation,
                           const py::object& out) {
   const TensorArg gate_up_arg(gate_up, "gate_up", DType::kFloat32);
-  const TensorArg out_arg(out, "out", DType::kBFloat16, Access::kWrite);
+  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
   const GatedActivationParams params{
       .gate_up = gate_up_arg.view(), .out = out_arg.view(), .activation = activation_from_name(activation)};
   const py::gil_scoped_release release;
   device.ops.gated_activation(params, device.pool);
+}
+
+void run_soft_cap(CpuDevice& device, const py::object& x, float cap) {
+  const TensorArg x_arg(x, "x", DType::kFloat32, Access::kWrite);
+  const SoftCapParams params{.x = x_arg.view(), .cap = cap};
+  const py::gil_scoped_release release;
+  device.ops.soft_cap(params, device.pool);
+}
+
+void run_add(CpuDevice& device, const py::object& x, const py::object& y) {
+  const TensorArg x_arg(x, "x", DType::kFloat32, Access::kWrite);
+  const TensorArg y_arg(y, "y", DType::kFloat32);
+  const AddParams params{.x = x_arg.view(), .y = y_arg.view()};
+  const py::gil_scoped_release release;
+  device.ops.add(params, device.pool);
 }
 
 void run_gather_rows(CpuDevice& device, const py::object& x, const py::object& rows, const py::object& out) {
@@ -113,16 +126,19 @@ void run_gather_rows(CpuDevice& device, const py::object& x, const py::object& r
 }  // namespace
 
 void bind_ops(py::module_& m) {
-  m.def("embedding", &run_embedding, py::arg("device"), py::arg("token_ids"), py::arg("table"), py::arg("out"));
+  m.def("embedding", &run_embedding, py::arg("device"), py::arg("token_ids"), py::arg("table"), py::arg("out"),
+        py::arg("positions") = py::none(), py::arg("position_table") = py::none(), py::arg("scale") = 1.0F);
   m.def("rms_norm", &run_rms_norm, py::arg("device"), py::arg("x"), py::arg("residual"), py::arg("weight"),
         py::arg("eps"), py::arg("out"));
-  m.def("linear", &run_linear, py::arg("device"), py::arg("x"), py::arg("weight"), py::arg("out"));
-  m.def("rotary_cache_write", &run_rotary_cache_write, py::arg("device"), py::arg("qkv"), py::arg("positions"),
-        py::arg("slot_mapping"), py::arg("cos_sin"), py::arg("kv_cache"), py::arg("q"));
-  m.def("paged_attention", &run_paged_attention, py::arg("device"), py::arg("q"), py::arg("kv_cache"),
-        py::arg("query_start"), py::arg("context_lens"), py::arg("block_tables"), py::arg("scale"), py::arg("out"));
+  m.def("layer_norm", &run_layer_norm, py::arg("device"), py::arg("x"), py::arg("residual"), py::arg("weight"),
+        py::arg("bias"), py::arg("eps"), py::arg("out"));
+  m.def("linear", &run_linear, py::arg("device"), py::arg("x"), py::arg("weight"), py::arg("out"),
+        py::arg("bias") = py::none());
+  m.def("activation", &run_activation, py::arg("device"), py::arg("x"), py::arg("activation"), py::arg("out"));
   m.def("gated_activation", &run_gated_activation, py::arg("device"), py::arg("gate_up"), py::arg("activation"),
         py::arg("out"));
+  m.def("soft_cap", &run_soft_cap, py::arg("device"), py::arg("x"), py::arg("cap"));
+  m.def("add", &run_add, py::arg("device"), py::arg("x"), py::arg("y"));
   m.def("gather_rows", &run_gather_rows, py::arg("device"), py::arg("x"), py::arg("rows"), py::arg("out"));
 }
 

@@ -62,7 +62,8 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
                                     const py::object& seed, const py::object& num_logprobs, float presence_penalty,
                                     float frequency_penalty, float repetition_penalty, const py::object& min_tokens,
                                     const py::dict& logit_bias, const py::object& allowed_token_ids,
-                                    const py::object& end_token_ids, const py::object& bad_words) {
+                                    const py::object& end_token_ids, const py::object& bad_words,
+                                    const py::object& num_prompt_logprobs) {
   SamplingParams params;
   params.temperature = temperature;
   params.top_p = top_p;
@@ -71,6 +72,9 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
   params.seed = int_arg<std::uint64_t>(seed, "seed");
   if (!num_logprobs.is_none()) {
     params.num_logprobs = int_arg<std::int32_t>(num_logprobs, "num_logprobs", 0);
+  }
+  if (!num_prompt_logprobs.is_none()) {
+    params.num_prompt_logprobs = int_arg<std::int32_t>(num_prompt_logprobs, "num_prompt_logprobs", 0);
   }
   params.presence_penalty = presence_penalty;
   params.frequency_penalty = frequency_penalty;
@@ -149,8 +153,8 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   if (plan.copies.empty()) {
     return 0;
   }
-  const TensorArg device_arg(device, "device", DType::kBFloat16, Access::kWrite);
-  const TensorArg host_arg(host, "host", DType::kBFloat16, Access::kWrite);
+  const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
+  const TensorArg host_arg(host, "host", device_arg.view().dtype, Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");
   require(host_blocks.block_bytes == device_blocks.block_bytes, [&] {
@@ -167,7 +171,8 @@ void bind_request(py::module_& m) {
            py::arg("min_p"), py::arg("seed"), py::arg("num_logprobs"), py::arg("presence_penalty") = 0.0F,
            py::arg("frequency_penalty") = 0.0F, py::arg("repetition_penalty") = 1.0F, py::arg("min_tokens") = 0,
            py::arg("logit_bias") = py::dict(), py::arg("allowed_token_ids") = py::none(),
-           py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple());
+           py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
+           py::arg("num_prompt_logprobs") = py::none());
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)
@@ -180,6 +185,9 @@ void bind_request(py::module_& m) {
       .def_readonly("sequence_id", &SequenceEvent::sequence_id)
       .def_property_readonly("token_id", [](const SequenceEvent& e) { return when(e.has_token, e.token_id); })
       .def_property_readonly("sample_row", [](const SequenceEvent& e) { return when(e.has_token, e.sample_row); })
+      .def_property_readonly(
+          "score_rows",
+          [](const SequenceEvent& e) { return when(e.num_scores > 0, std::pair(e.score_row, e.num_scores)); })
       .def_property_readonly("finish_reason", [](const SequenceEvent& e) { return when(e.finished, e.finish_reason); })
       .def_readonly("group_finished", &SequenceEvent::group_finished);
 }
@@ -197,7 +205,8 @@ void bind_plan(py::module_& m) {
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
       .def_readonly("swapped_in", &SchedulerOutput::swapped_in)
       .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
-      .def_readonly("num_samples", &SchedulerOutput::num_samples);
+      .def_readonly("num_samples", &SchedulerOutput::num_samples)
+      .def_readonly("num_rows", &SchedulerOutput::num_rows);
 
   py::class_<SchedulerStats>(m, "SchedulerStats", "What preemption and sharing have cost so far. Read-only.")
       .def_readonly("num_preemptions", &SchedulerStats::num_preemptions)

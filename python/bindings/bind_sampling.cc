@@ -51,26 +51,31 @@ void require_one_each(std::size_t count, const std::string& name, std::size_t nu
 using Histories = std::vector<std::pair<std::vector<TokenId>, std::vector<TokenId>>>;  // (prompt, output) of each row
 
 SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, const std::vector<SamplingParams>& params,
-                          const std::vector<std::int64_t>& positions, std::optional<Histories> histories) {
+                          const std::vector<std::int64_t>& positions, std::optional<Histories> histories,
+                          std::optional<std::vector<std::optional<TokenId>>> given) {
   require_one_each(positions.size(), "positions", params.size());
   if (!histories) {
     histories.emplace(params.size());
   }
   require_one_each(histories->size(), "histories", params.size());
+  if (!given) {
+    given.emplace(params.size());
+  }
+  require_one_each(given->size(), "given", params.size());
   std::vector<SampleRequest> requests;
   for (std::size_t i = 0; i < params.size(); ++i) {
     auto& [tokens, output] = (*histories)[i];
     tokens.insert(tokens.end(), output.begin(), output.end());
-    requests.push_back({params[i], positions[i], static_cast<std::int32_t>(output.size()), tokens});
+    requests.push_back({params[i], positions[i], static_cast<std::int32_t>(output.size()), tokens, (*given)[i]});
   }
   return sampler.sample(logits, requests);
 }
 
-template <typename T, typename From, typename Field>
-py::array_t<T> to_numpy(const std::vector<From>& values, Field field) {
+template <typename T, typename Values, typename Field>
+py::array_t<T> to_numpy(const Values& values, Field field) {
   py::array_t<T> array(static_cast<py::ssize_t>(values.size()));
   T* out = array.mutable_data();
-  for (const From& value : values) {
+  for (const auto& value : values) {
     *out++ = field(value);
   }
   array.attr("setflags")(py::arg("write") = false);
@@ -87,6 +92,25 @@ std::vector<std::pair<std::int32_t, float>> top_logprobs(const SamplerOutput& ou
     alternatives.emplace_back(output.top_ids[i], output.top_logprobs[i]);
   }
   return alternatives;
+}
+
+// Those of some rows that follow one another, as (logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs).
+py::tuple scores(const SamplerOutput& output, std::int64_t first_row, std::int64_t num_rows) {
+  const auto all_rows = static_cast<std::int64_t>(output.tokens.size());
+  require(first_row >= 0 && num_rows >= 0 && num_rows <= all_rows - first_row, [&] {
+    return "first_row and num_rows must name some of the " + std::to_string(all_rows) + " rows, got " +
+           std::to_string(first_row) + " and " + std::to_string(num_rows);
+  });
+  const auto copy = []<typename T>(const std::vector<T>& values, std::int64_t first, std::int64_t count, T less = 0) {
+    const std::span<const T> wanted =
+        std::span(values).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    return to_numpy<T>(wanted, [less](T value) { return static_cast<T>(value - less); });
+  };
+  const std::int32_t top = output.top_offsets[first_row];
+  const std::int32_t num_top = output.top_offsets[first_row + num_rows] - top;
+  return py::make_tuple(copy(output.logprobs, first_row, num_rows), copy(output.ranks, first_row, num_rows),
+                        copy(output.top_offsets, first_row, num_rows + 1, top), copy(output.top_ids, top, num_top),
+                        copy(output.top_logprobs, top, num_top));
 }
 
 void bind_output(py::module_& m) {
@@ -108,6 +132,8 @@ void bind_output(py::module_& m) {
                              [](const SamplerOutput& output) {
                                return to_numpy<std::int32_t>(output.ranks, [](std::int32_t rank) { return rank; });
                              })
+      .def("scores", &scores, py::arg("first_row"), py::arg("num_rows"),
+           "(logprobs, ranks, top_offsets, top_ids, top_logprobs) of some rows that follow one another.")
       .def("top_logprobs", &top_logprobs, py::arg("row"),
            "(token_id, logprob), best first; empty unless the request asked.");
 }
@@ -121,9 +147,9 @@ void bind_sampling(py::module_& m) {
       .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),
            "Uses the sampling params the builder kept beside the batch. Releases the GIL.")
       .def("sample_rows", &sample_rows, py::arg("logits"), py::arg("params"), py::arg("positions"),
-           py::arg("histories") = py::none(),
-           "The same for rows of no batch: params and position of each row, and the tokens before it, prompt and "
-           "output. Releases the GIL.");
+           py::arg("histories") = py::none(), py::arg("given") = py::none(),
+           "The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, "
+           "and the token whose logprobs are wanted, or None to sample one. Releases the GIL.");
 }
 
 }  // namespace fastpaged::bindings

@@ -44,7 +44,8 @@ py::array block_tables_view(const py::object& self) {
 
 std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py::object& block_size,
                                           const py::object& max_num_seqs, const py::object& max_num_batched_tokens,
-                                          const py::object& max_model_len, const py::object& num_host_blocks,
+                                          const py::object& max_model_len, const py::object& max_num_rows,
+                                          const py::object& num_host_blocks,
                                           const std::optional<SchedulerPolicy>& policy) {
   SchedulerConfig config;
   config.num_blocks = int_arg<std::int32_t>(num_blocks, "num_blocks");
@@ -53,6 +54,7 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
   config.max_num_seqs = int_arg<std::int32_t>(max_num_seqs, "max_num_seqs");
   config.max_num_batched_tokens = int_arg<std::int32_t>(max_num_batched_tokens, "max_num_batched_tokens");
   config.max_model_len = int_arg<std::int32_t>(max_model_len, "max_model_len");
+  config.max_num_rows = int_arg<std::int32_t>(max_num_rows, "max_num_rows", 0);
   config.policy = policy.value_or(SchedulerPolicy{});
   return std::make_unique<Scheduler>(config);
 }
@@ -148,7 +150,7 @@ void bind_scheduler(py::module_& m) {
   scheduler
       .def(py::init(&make_scheduler), py::kw_only(), py::arg("num_blocks"), py::arg("block_size"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
-           py::arg("num_host_blocks") = 0, py::arg("policy") = py::none())
+           py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none())
       .def("add", &add, py::arg("group_id"), py::arg("prompt_token_ids"), py::arg("sampling"), py::arg("max_tokens"),
            py::arg("stop_token_ids"))
       .def(

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, m) {
   bind_device(m);
   bind_weights(m);
   bind_ops(m);
+  bind_attention_ops(m);
   bind_graph(m);
   bind_policy(m);
   bind_plan(m);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,11 @@ class TensorArg {
   TensorArg(pybind11::handle object, const char* name, DType dtype, Access access = Access::kRead)
       : TensorArg(object, name, {dtype}, access) {}
 
+  // Of either activation dtype: which of them fits is for the op to say.
+  static TensorArg activations(pybind11::handle object, const char* name, Access access = Access::kRead) {
+    return {object, name, {DType::kBFloat16, DType::kFloat32}, access};
+  }
+
   [[nodiscard]] const TensorView& view() const { return view_; }
 
  private:
@@ -145,6 +151,29 @@ class TensorArg {
   BufferHandle buffer_;
   TensorView view_;
 };
+
+// An argument that may be None: its view is empty() then.
+class OptionalTensorArg {
+ public:
+  OptionalTensorArg(pybind11::handle object, const char* name, DType dtype) {
+    if (!object.is_none()) {
+      arg_.emplace(object, name, dtype);
+    }
+  }
+
+  [[nodiscard]] bool given() const { return arg_.has_value(); }
+  [[nodiscard]] TensorView view() const { return arg_ ? arg_->view() : TensorView{}; }
+
+ private:
+  std::optional<TensorArg> arg_;
+};
+
+// "float32" or "bfloat16". Throws ValueError.
+inline DType activation_dtype(const std::string& name) {
+  require(name == "float32" || name == "bfloat16",
+          [&] { return "dtype must be 'float32' or 'bfloat16', got '" + name + "'"; });
+  return name == "float32" ? DType::kFloat32 : DType::kBFloat16;
+}
 
 // A contiguous array of raw bytes.
 class BytesArg {

@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
-    from fastpaged.config import EngineConfig
+    from fastpaged.config import EngineArgs, EngineConfig
+    from fastpaged.config import EngineArgs as AsyncEngineArgs
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
     from fastpaged.engine.llm_engine import LLMEngine
     from fastpaged.errors import (
+        EngineBusyError,
         EngineClosedError,
+        EngineDeadError,
         FastpagedError,
         InvalidRequestError,
         ModelFormatError,
         ModelNotFoundError,
         RequestLostError,
+        StepFailedError,
+        UnsupportedFeatureError,
     )
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -26,9 +33,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
     "CompletionOutput",
+    "EngineArgs",
+    "EngineBusyError",
     "EngineClosedError",
     "EngineConfig",
+    "EngineDeadError",
     "FastpagedError",
     "InvalidRequestError",
     "LLMEngine",
@@ -40,8 +53,12 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StepFailedError",
+    "UnsupportedFeatureError",
     "__version__",
 ]
+
+_OTHER_NAMES = {"AsyncLLM": "AsyncLLMEngine", "AsyncEngineArgs": "EngineArgs"}
 
 
 def _home(name: str) -> str:
@@ -51,9 +68,11 @@ def _home(name: str) -> str:
             return "fastpaged._core"
         case "LLM":
             return "fastpaged.llm"
+        case "AsyncLLMEngine":
+            return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
-        case "EngineConfig":
+        case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
         case "SamplingParams" | "RequestOutputKind":
             return "fastpaged.sampling_params"
@@ -65,8 +84,15 @@ def _home(name: str) -> str:
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
+        from fastpaged.absent_names import OF_PACKAGE
+
+        if name in OF_PACKAGE:
+            from fastpaged.errors import UnsupportedFeatureError
+
+            raise UnsupportedFeatureError(f"fastpaged has no {name}: {OF_PACKAGE[name]}")
         raise AttributeError(f"module 'fastpaged' has no attribute {name!r}")
-    value: object = getattr(import_module(_home(name)), name)
+    real_name = _OTHER_NAMES.get(name, name)
+    value: object = getattr(import_module(_home(real_name)), real_name)
     globals()[name] = value
     return value
 

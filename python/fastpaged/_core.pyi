@@ -4,6 +4,7 @@ Argument errors raise ValueError naming the argument; a broken invariant raises 
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +32,22 @@ class CpuDevice:
 
 # ---- weights (bind_weights.cc)
 
+Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
 class PackedLinear:
     """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
 
-    def __init__(self, device: CpuDevice, parts: Sequence[npt.NDArray[np.uint16] | npt.NDArray[np.float32]]) -> None:
-        """Stacks parts [N_i, K] along N and packs them."""
+    def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
+        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
     @property
     def out_features(self) -> int: ...
     @property
     def in_features(self) -> int: ...
+    @property
+    def dtype(self) -> str:
+        """Of the elements, and so of the activations it takes."""
     @property
     def num_bytes(self) -> int: ...
 
@@ -49,69 +57,127 @@ def dequantize(
     """GGUF blocks of `kind` ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
     to out, bfloat16 bits or float32; sizes must match."""
 
-# ---- ops, one by one, for tests and benchmarks (bind_ops.cc): each takes a CpuDevice and the arrays of its params
+# ---- ops, one by one, for tests and benchmarks (bind_ops.cc, bind_attention_ops.cc): each takes a CpuDevice and the
+# arrays of its params; Activations are of one dtype in each call
 
 def embedding(
-    device: CpuDevice, token_ids: npt.NDArray[np.int32], table: npt.NDArray[np.uint16], out: npt.NDArray[np.float32]
+    device: CpuDevice,
+    token_ids: Ints,
+    table: Activations,
+    out: Floats,
+    positions: Ints | None = None,
+    position_table: Floats | None = None,
+    scale: float = 1.0,
 ) -> None: ...
 def rms_norm(
+    device: CpuDevice, x: Floats, residual: Floats | None, weight: Floats, eps: float, out: Activations
+) -> None: ...
+def layer_norm(
     device: CpuDevice,
-    x: npt.NDArray[np.float32],
-    residual: npt.NDArray[np.float32] | None,
-    weight: npt.NDArray[np.float32],
+    x: Floats,
+    residual: Floats | None,
+    weight: Floats,
+    bias: Floats | None,
     eps: float,
-    out: npt.NDArray[np.uint16],
+    out: Activations,
 ) -> None: ...
 def linear(
-    device: CpuDevice, x: npt.NDArray[np.uint16], weight: PackedLinear, out: npt.NDArray[np.float32]
+    device: CpuDevice, x: Activations, weight: PackedLinear, out: Floats, bias: Floats | None = None
 ) -> None: ...
 def rotary_cache_write(
     device: CpuDevice,
-    qkv: npt.NDArray[np.float32],
-    positions: npt.NDArray[np.int32],
-    slot_mapping: npt.NDArray[np.int32],
-    cos_sin: npt.NDArray[np.float32],
-    kv_cache: npt.NDArray[np.uint16],
-    q: npt.NDArray[np.uint16],
+    qkv: Floats,
+    positions: Ints | None,
+    slot_mapping: Ints,
+    cos_sin: Floats | None,
+    kv_cache: Activations,
+    q: Activations,
+    q_norm: Floats | None = None,
+    k_norm: Floats | None = None,
+    norm_eps: float = 0.0,
 ) -> None: ...
 def paged_attention(
     device: CpuDevice,
-    q: npt.NDArray[np.uint16],
-    kv_cache: npt.NDArray[np.uint16],
-    query_start: npt.NDArray[np.int32],
-    context_lens: npt.NDArray[np.int32],
-    block_tables: npt.NDArray[np.int32],
+    q: Activations,
+    kv_cache: Activations,
+    query_start: Ints,
+    context_lens: Ints,
+    block_tables: Ints,
+    out: Activations,
     scale: float,
-    out: npt.NDArray[np.uint16],
+    soft_cap: float = 0.0,
+    window: int = 0,
+    alibi_slopes: Floats | None = None,
 ) -> None: ...
-def gated_activation(
-    device: CpuDevice, gate_up: npt.NDArray[np.float32], activation: str, out: npt.NDArray[np.uint16]
-) -> None: ...
-def gather_rows(
-    device: CpuDevice, x: npt.NDArray[np.float32], rows: npt.NDArray[np.int32], out: npt.NDArray[np.float32]
-) -> None: ...
+def activation(device: CpuDevice, x: Floats, activation: str, out: Activations) -> None: ...
+def gated_activation(device: CpuDevice, gate_up: Floats, activation: str, out: Activations) -> None: ...
+def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
+def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
+def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
 
 # ---- graph (bind_graph.cc)
 
 class ModelGraph:
-    def __init__(self, device: CpuDevice) -> None: ...
+    """A model's forward pass: recorded once, run every step in C++. Its Activations are all of `dtype`."""
+
+    def __init__(self, device: CpuDevice, dtype: str = "bfloat16") -> None:
+        """dtype: "bfloat16" or "float32", of what feeds the linear layers, of their weights and of the KV cache."""
     def buffer(self, rows: str, cols: int, dtype: str) -> int:
-        """rows "tokens" or "samples"; dtype "float32" or "bfloat16"."""
-    def embedding(self, table: npt.NDArray[np.uint16], out: int) -> None: ...
-    def rms_norm(self, x: int, residual: int | None, weight: npt.NDArray[np.float32], eps: float, out: int) -> None: ...
-    def linear(self, x: int, weight: PackedLinear, out: int) -> None: ...
-    def rotary_cache_write(self, qkv: int, cos_sin: npt.NDArray[np.float32], layer: int, q: int) -> None: ...
-    def paged_attention(self, q: int, layer: int, scale: float, out: int) -> None: ...
+        """rows "tokens" or "samples"; dtype "float32" or the graph's."""
+    def embedding(
+        self, table: Activations, out: int, position_table: Floats | None = None, scale: float = 1.0
+    ) -> None: ...
+    def rms_norm(self, x: int, residual: int | None, weight: Floats, eps: float, out: int) -> None: ...
+    def layer_norm(
+        self, x: int, residual: int | None, weight: Floats, bias: Floats | None, eps: float, out: int
+    ) -> None: ...
+    def linear(self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None) -> None: ...
+    def rotary_cache_write(
+        self,
+        qkv: int,
+        layer: int,
+        q: int,
+        *,
+        num_kv_heads: int,
+        head_dim: int,
+        cos_sin: Floats | None = None,
+        q_norm: Floats | None = None,
+        k_norm: Floats | None = None,
+        norm_eps: float = 0.0,
+    ) -> None: ...
+    def paged_attention(
+        self,
+        q: int,
+        layer: int,
+        out: int,
+        *,
+        scale: float,
+        soft_cap: float = 0.0,
+        window: int = 0,
+        alibi_slopes: Floats | None = None,
+    ) -> None: ...
+    def activation(self, x: int, activation: str, out: int) -> None: ...
     def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
+    def soft_cap(self, x: int, cap: float) -> None:
+        """In place."""
+    def add(self, x: int, y: int) -> None:
+        """x += y, in place."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
-    def bind_kv_cache(self, kv_cache: npt.NDArray[np.uint16]) -> None:
+    def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
         """One line per node, with its buffers."""
     def check_invariants(self) -> None: ...
+    @property
+    def dtype(self) -> str: ...
+    def time_ops(self) -> None:
+        """From now on every run counts its ops and their time."""
+    @property
+    def op_times(self) -> dict[str, tuple[int, float]]:
+        """{op: (calls, seconds)} since time_ops(); empty before it."""
     @property
     def arena_bytes(self) -> int: ...
     @property
@@ -148,20 +214,13 @@ class SchedulerPolicy:
     @staticmethod
     def paper_2023() -> SchedulerPolicy:
         """Section 4.5 of the paper."""
-    @property
-    def preemption_mode(self) -> str: ...
-    @property
-    def chunked_prefill(self) -> bool: ...
-    @property
-    def long_prefill_token_threshold(self) -> int: ...
-    @property
-    def watermark(self) -> float: ...
-    @property
-    def counts_running_needs(self) -> bool: ...
-    @property
-    def block_per_branch(self) -> bool: ...
-    @property
-    def swapped_before_waiting(self) -> bool: ...
+    preemption_mode: Final[str]
+    chunked_prefill: Final[bool]
+    long_prefill_token_threshold: Final[int]
+    watermark: Final[float]
+    counts_running_needs: Final[bool]
+    block_per_branch: Final[bool]
+    swapped_before_waiting: Final[bool]
 
 class SamplingParams:
     def __init__(
@@ -181,6 +240,7 @@ class SamplingParams:
         allowed_token_ids: Sequence[int] | None = None,
         end_token_ids: Sequence[int] = (),
         bad_words: Sequence[Sequence[int]] = (),
+        num_prompt_logprobs: int | None = None,
     ) -> None:
         """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
 
@@ -191,22 +251,21 @@ class FinishReason:
     LENGTH: FinishReason
     ABORT: FinishReason
     ERROR: FinishReason
-    @property
-    def name(self) -> str: ...
+    name: Final[str]
 
 class SequenceEvent:
-    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished."""
+    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
 
-    @property
-    def group_id(self) -> int: ...
-    @property
-    def sequence_id(self) -> int: ...
-    @property
-    def token_id(self) -> int | None: ...
-    @property
-    def sample_row(self) -> int | None: ...
-    @property
-    def finish_reason(self) -> FinishReason | None: ...
+    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
+        without any. An event may have no more than that.
+    """
+
+    group_id: Final[int]
+    sequence_id: Final[int]
+    token_id: Final[int | None]
+    sample_row: Final[int | None]
+    score_rows: Final[tuple[int, int] | None]
+    finish_reason: Final[FinishReason | None]
     @property
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
@@ -225,14 +284,13 @@ class SchedulerOutput:
     @property
     def preempted(self) -> list[int]:
         """Group ids; those that were swapped are in swapped_out too."""
+    swapped_out: Final[list[int]]
+    swapped_in: Final[list[int]]
+    num_tokens: Final[int]
+    num_samples: Final[int]
     @property
-    def swapped_out(self) -> list[int]: ...
-    @property
-    def swapped_in(self) -> list[int]: ...
-    @property
-    def num_tokens(self) -> int: ...
-    @property
-    def num_samples(self) -> int: ...
+    def num_rows(self) -> int:
+        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
 
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
@@ -240,26 +298,19 @@ class SchedulerStats:
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
     """
 
-    @property
-    def num_preemptions(self) -> int: ...
-    @property
-    def num_groups_swapped_out(self) -> int: ...
-    @property
-    def num_groups_swapped_in(self) -> int: ...
-    @property
-    def num_blocks_swapped_out(self) -> int: ...
-    @property
-    def num_blocks_swapped_in(self) -> int: ...
-    @property
-    def num_blocks_copied_on_write(self) -> int: ...
-    @property
-    def num_tokens_recomputed(self) -> int: ...
+    num_preemptions: Final[int]
+    num_groups_swapped_out: Final[int]
+    num_groups_swapped_in: Final[int]
+    num_blocks_swapped_out: Final[int]
+    num_blocks_swapped_in: Final[int]
+    num_blocks_copied_on_write: Final[int]
+    num_tokens_recomputed: Final[int]
 
-def copy_blocks(plan: SchedulerOutput, device: npt.NDArray[np.uint16], host: npt.NDArray[np.uint16]) -> int:
+def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
-    device, host: writable, C-contiguous, the block as the first axis, with the same bytes per block. Not looked at if
-    the plan has no copies.
+    device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
+    looked at if the plan has no copies.
     """
 
 # ---- scheduler (bind_scheduler.cc)
@@ -267,20 +318,13 @@ def copy_blocks(plan: SchedulerOutput, device: npt.NDArray[np.uint16], host: npt
 class Batch:
     """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
 
-    @property
-    def token_ids(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def positions(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def slot_mapping(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def query_start(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def context_lens(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def block_tables(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def sample_rows(self) -> npt.NDArray[np.int32]: ...
+    token_ids: Final[npt.NDArray[np.int32]]
+    positions: Final[npt.NDArray[np.int32]]
+    slot_mapping: Final[npt.NDArray[np.int32]]
+    query_start: Final[npt.NDArray[np.int32]]
+    context_lens: Final[npt.NDArray[np.int32]]
+    block_tables: Final[npt.NDArray[np.int32]]
+    sample_rows: Final[npt.NDArray[np.int32]]
 
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
@@ -296,9 +340,12 @@ class Scheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         max_model_len: int,
+        max_num_rows: int = 0,
         num_host_blocks: int = 0,
         policy: SchedulerPolicy | None = None,
-    ) -> None: ...
+    ) -> None:
+        """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
+        of the rows above it, each beside one of its own. 0 is no limit."""
     def add(
         self,
         group_id: int,
@@ -323,25 +370,19 @@ class Scheduler:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
-        """Events of this step: first the sequences that ended while planning, then one per sampling row, less those
-        gone since. Releases the GIL."""
+        """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
+        logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
-        """update() with tokens from elsewhere, one per sampling row; None for a row whose logits held a NaN."""
+        """update() with tokens from elsewhere, one per row of logits; None for a row whose logits held a NaN. The token
+        of a row that scores the prompt is not looked at."""
     def has_unfinished(self) -> bool: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def num_running(self) -> int: ...
-    @property
-    def num_swapped(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def num_free_blocks(self) -> int: ...
-    @property
-    def num_host_blocks(self) -> int: ...
-    @property
-    def num_free_host_blocks(self) -> int: ...
+    num_waiting: Final[int]
+    num_running: Final[int]
+    num_swapped: Final[int]
+    num_blocks: Final[int]
+    num_free_blocks: Final[int]
+    num_host_blocks: Final[int]
+    num_free_host_blocks: Final[int]
     def free_blocks(self) -> npt.NDArray[np.int32]:
         """In the order in which they would be taken; a copy."""
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
@@ -363,16 +404,23 @@ class BatchBuilder:
 class SamplerOutput:
     """Rows in the order of Batch.sample_rows. Read-only numpy copies, one property each."""
 
-    @property
-    def token_ids(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def ok(self) -> npt.NDArray[np.bool_]: ...
-    @property
-    def logprobs(self) -> npt.NDArray[np.float32]: ...
-    @property
-    def ranks(self) -> npt.NDArray[np.int32]: ...
+    token_ids: Final[npt.NDArray[np.int32]]
+    ok: Final[npt.NDArray[np.bool_]]
+    logprobs: Final[npt.NDArray[np.float32]]
+    ranks: Final[npt.NDArray[np.int32]]
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
+    def scores(
+        self, first_row: int, num_rows: int
+    ) -> tuple[
+        npt.NDArray[np.float32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float32],
+    ]:
+        """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
+        alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...
@@ -384,6 +432,8 @@ class Sampler:
         params: Sequence[SamplingParams],
         positions: Sequence[int],
         histories: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
+        given: Sequence[int | None] | None = None,
     ) -> SamplerOutput:
-        """The same for rows of no batch: params and position of each row, and the tokens before it, prompt and output.
-        Releases the GIL."""
+        """The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, and
+        the token whose logprobs are wanted, with num_prompt_logprobs alternatives; None to sample one. Releases the
+        GIL."""

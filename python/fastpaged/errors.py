@@ -19,9 +19,25 @@ class ModelFormatError(FastpagedError, ValueError):
     """A model file is truncated, of the wrong size, or of a kind that is not supported."""
 
 
+class UnsupportedFeatureError(FastpagedError, AttributeError):
+    """Something that is known from elsewhere and not there."""
+
+
 class RequestLostError(FastpagedError, RuntimeError):
     """A request ended, but its outputs went to somebody else."""
 
 
 class EngineClosedError(FastpagedError, RuntimeError):
     """The engine was used after close()."""
+
+
+class EngineBusyError(FastpagedError, RuntimeError):
+    """Two threads used at the same time what one thread may use."""
+
+
+class StepFailedError(FastpagedError, RuntimeError):
+    """A step of the engine failed, and with it the requests in flight; the engine goes on. `__cause__` says why."""
+
+
+class EngineDeadError(FastpagedError, RuntimeError):
+    """The engine cannot go on: every request fails with this. `__cause__` says why."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, cast
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, cast
 
-from fastpaged.config import EngineConfig
+from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
+from fastpaged.config import EngineArgs
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
 
@@ -22,54 +23,121 @@ if TYPE_CHECKING:
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.outputs import RequestOutput
     from fastpaged.tokenizer import Tokenizer
+    from fastpaged.tokenizer.chat_messages import ChatMessage
 
 
-class LLM:
+class LLM(SaysWhyAbsent):
     """A model that answers. Not thread-safe.
 
     model: a .gguf file; a folder with config.json and safetensors (one file, or an index and its files), or with one
         .gguf file; or "org/name" or "org/name/FILE.gguf", looked up in FASTPAGED_MODELS, then fetched from the hub.
     progress: called with (phase, done, total) while the model loads.
-    engine_args: fields of EngineConfig; an unknown one is a TypeError naming it and what it may have meant.
+    engine_args: fields of EngineConfig, and other names of them that people know (see EngineArgs). One that there is
+        nothing for is an InvalidRequestError with the reason; an unknown one a TypeError naming what it may have meant.
 
     Close it with close() or `with LLM(...) as llm:`; afterwards every use raises EngineClosedError.
     """
 
+    _ABSENT = OF_LLM
+
     def __init__(self, model: str, *, progress: ProgressCallback | None = None, **engine_args: object) -> None:
-        _check_engine_args(engine_args)
-        config = EngineConfig(model=model, **engine_args)  # type: ignore[arg-type]  # validated by EngineConfig
+        config = EngineArgs(model, **engine_args).engine_config()
         self._engine: LLMEngine | None = LLMEngine(config, progress=progress)
         self._inboxes: dict[str, deque[RequestOutput]] = {}  # request id -> where its caller looks for outputs
         self._next_request_id = 0
+        self._enqueued: list[EngineRequest] = []
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """LLM(...) with the arguments that these hold."""
+        return cls(engine_args.model, **engine_args.given)  # type: ignore[arg-type]  # checked by EngineArgs
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        use_tqdm: bool = False,
+        use_tqdm: bool | None = None,
+        lora_request: None = None,
+        priority: None = None,
     ) -> list[RequestOutput]:
         """Answers all prompts, batched together. Results are in input order.
 
         prompts: one prompt or a list of them; a prompt is a string, token ids, {"prompt": str} or
             {"prompt_token_ids": ids}.
-        sampling_params: one for all, or one per prompt; None is SamplingParams().
-        use_tqdm: show how many prompts are done on stderr.
+        sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
+        use_tqdm: show on stderr how many prompts are done; None: where stderr is a terminal.
+        lora_request, priority: None, for there are no adapters and no priorities.
 
         Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
-        prompt_list = _as_prompt_list(prompts)
-        requests = self._prepare(prompt_list, _params_per_prompt(sampling_params, len(prompt_list)))
-        bar = ProgressBar(sys.stderr) if use_tqdm else None
-        finished: dict[str, RequestOutput] = {}
-        for output in self._run(requests, final_only=True):
-            finished[output.request_id] = output
-            if bar is not None:
-                bar("processed prompts", len(finished), len(requests))
-        if bar is not None:
-            bar.clear()
-        return [finished[request.request_id] for request in requests]
+        _refuse_extras(lora_request, priority)
+        bar = _bar(use_tqdm)
+        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        return self._answers(requests, bar)
+
+    def chat(
+        self,
+        messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        use_tqdm: bool | None = None,
+        lora_request: None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or a list of them, put through the model's chat template; else as generate().
+
+        messages: {"role": str, "content": str or a list of {"type": "text", "text": str}}.
+        chat_template: a Jinja source in place of the model's own.
+        add_generation_prompt: begin an answer after the last message. continue_final_message: go on with that instead
+            (then add_generation_prompt must be False); the output holds only what is new.
+        tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
+        """
+        _refuse_extras(lora_request, None)
+        bar = _bar(use_tqdm)
+        tokenizer = self.get_tokenizer()
+        arguments = {
+            "chat_template": chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+            "chat_template_kwargs": chat_template_kwargs,
+        }
+        prompts = []
+        conversations = _as_conversations(messages)
+        for index, conversation in enumerate(conversations):
+            try:
+                prompts.append(chat_prompt(tokenizer, conversation, **arguments))
+            except InvalidRequestError as error:
+                raise _at_index(error, "conversations", index, len(conversations)) from error
+        requests = self._prepare_all(prompts, sampling_params, "conversations")
+        return self._answers(requests, bar)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        lora_request: None = None,
+        priority: None = None,
+    ) -> list[str]:
+        """Checks and keeps what generate() would answer, for wait_for_completion(); returns the ids of the requests."""
+        _refuse_extras(lora_request, priority)
+        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        self._enqueued += requests
+        return [request.request_id for request in requests]
+
+    def wait_for_completion(self, *, use_tqdm: bool | None = None) -> list[RequestOutput]:
+        """Answers all that enqueue() took since the last time, in its order; else as generate()."""
+        self._open_engine()
+        bar = _bar(use_tqdm)  # a refusal loses nothing
+        requests, self._enqueued = self._enqueued, []
+        return self._answers(requests, bar)
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
@@ -77,11 +145,16 @@ class LLM:
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """
-        return self._run(self._prepare([prompt], [sampling_params or SamplingParams()]), final_only=False)
+        return self._run(self._prepare_all([prompt], sampling_params, "prompts"), final_only=False)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer and chat template."""
-        return self._open_engine().tokenizer
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        return self._open_engine().get_tokenizer()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests get that give none: the defaults, with what the model's generation_config.json and
+        override_generation_config say of sampling (see generation_config)."""
+        return self._open_engine().default_sampling_params
 
     @property
     def engine(self) -> LLMEngine:
@@ -111,18 +184,37 @@ class LLM:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
 
-    def _prepare(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[EngineRequest]:
+    def _prepare_all(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        called: str,
+    ) -> list[EngineRequest]:
+        """called: what the caller calls the list of prompts."""
         engine = self._open_engine()
+        params = engine.default_sampling_params if sampling_params is None else sampling_params
         requests = []
-        for index, (prompt, prompt_params) in enumerate(zip(prompts, params, strict=True)):
+        for index, (prompt, own) in enumerate(zip(prompts, _params_per_prompt(params, len(prompts)), strict=True)):
             while engine.has_request(str(self._next_request_id)):  # somebody's, added to the engine directly
                 self._next_request_id += 1
             try:
-                requests.append(engine.prepare(str(self._next_request_id), prompt, prompt_params))
+                requests.append(engine.prepare(str(self._next_request_id), prompt, own))
             except InvalidRequestError as error:
-                raise _at_index(error, index, len(prompts)) from error
+                raise _at_index(error, called, index, len(prompts)) from error
             self._next_request_id += 1
         return requests
+
+    def _answers(self, requests: list[EngineRequest], bar: ProgressBar | None) -> list[RequestOutput]:
+        finished: dict[str, RequestOutput] = {}
+        try:
+            for output in self._run(requests, final_only=True):
+                finished[output.request_id] = output
+                if bar is not None:
+                    bar("processed prompts", len(finished), len(requests))
+        finally:
+            if bar is not None:
+                bar.clear()
+        return [finished[request.request_id] for request in requests]
 
     def _run(self, requests: list[EngineRequest], *, final_only: bool) -> Iterator[RequestOutput]:
         """Queues the requests, then steps the engine, and so everybody's requests, as the iterator is pulled."""
@@ -166,13 +258,22 @@ class LLM:
             )
 
 
-def _check_engine_args(engine_args: Mapping[str, object]) -> None:
-    known = [field.name for field in fields(EngineConfig) if field.name != "model"]
-    for name in engine_args:
-        if name not in known:
-            close = difflib.get_close_matches(name, known)
-            hint = f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {known}"
-            raise TypeError(f"LLM() got an unknown argument {name!r}; {hint}")
+def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **arguments: Any) -> Prompt:
+    """The prompt of a conversation, text and token ids. arguments: as for Tokenizer.apply_chat_template().
+
+    The template writes its own special tokens: none are added when its text is encoded.
+    """
+    text = tokenizer.apply_chat_template(messages, **arguments)
+    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+def _bar(use_tqdm: bool | None) -> ProgressBar | None:
+    if use_tqdm is not None and not isinstance(use_tqdm, bool):
+        raise refusal("use_tqdm", use_tqdm, "None, True or False (the progress line is the LLM's own)")
+    if sys.stderr is None:  # as where a process was started without one
+        return None
+    shown = sys.stderr.isatty() if use_tqdm is None else use_tqdm
+    return ProgressBar(sys.stderr) if shown else None
 
 
 def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -180,16 +281,14 @@ def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     if not isinstance(prompts, (list, tuple)):
         raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}")
-    if prompts and all(isinstance(item, int) for item in prompts):
+    if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return list(cast("Sequence[Prompt]", prompts))
 
 
 def _params_per_prompt(
-    sampling_params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
 ) -> list[SamplingParams]:
-    if sampling_params is None:
-        return [SamplingParams()] * num_prompts
     if isinstance(sampling_params, SamplingParams):
         return [sampling_params] * num_prompts
     if not isinstance(sampling_params, (list, tuple)):
@@ -203,5 +302,21 @@ def _params_per_prompt(
     return list(sampling_params)
 
 
-def _at_index(error: InvalidRequestError, index: int, num_prompts: int) -> InvalidRequestError:
-    return error if num_prompts == 1 else InvalidRequestError(f"prompts[{index}]: {error}")
+def _as_conversations(
+    messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
+) -> list[Sequence[ChatMessage]]:
+    """A list whose items are all lists is one of conversations; any other is one conversation, right or wrong."""
+    if isinstance(messages, (list, tuple)) and messages and all(isinstance(item, (list, tuple)) for item in messages):
+        return list(cast("Sequence[Sequence[ChatMessage]]", messages))
+    return [cast("Sequence[ChatMessage]", messages)]
+
+
+def _refuse_extras(lora_request: object, priority: object) -> None:
+    if lora_request is not None:
+        raise InvalidRequestError(f"lora_request must be None, for there are no adapters, got {lora_request!r:.80}")
+    if priority is not None:
+        raise InvalidRequestError(f"priority must be None, for there are no priorities yet, got {priority!r:.80}")
+
+
+def _at_index(error: InvalidRequestError, called: str, index: int, count: int) -> InvalidRequestError:
+    return error if count == 1 else InvalidRequestError(f"{called}[{index}]: {error}")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -27,7 +30,8 @@ class CompletionOutput:
     token_ids: every generated token, the ending one and those of a stop string included.
     cumulative_logprob: of the whole answer so far, with deltas too.
     logprobs: per generated token, {token id: Logprob}: the token itself first, then the alternatives, best first.
-        None, like cumulative_logprob, unless SamplingParams.logprobs asked.
+        None, like cumulative_logprob, unless SamplingParams.logprobs asked. An immutable sequence that equals the list
+        of these dicts and makes each when it is read: list() makes them all. dataclasses.asdict() leaves it as it is.
     finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
         max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
         computation failed.
@@ -39,10 +43,11 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    logprobs: list[dict[int, Logprob]] | None
+    logprobs: Sequence[dict[int, Logprob]] | None
     finish_reason: FinishReason | None
     stop_reason: int | str | None
     seed: int | None
+    lora_request: None = None  # there are no adapters
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,24 @@ class RequestOutput:
     """A request as it stood after one step; with output_kind DELTA, what is new since the output before.
 
     prompt is None when only token ids were given.
+    prompt_logprobs: one entry per token of the prompt: None for the first, then {token id: Logprob} of the raw logits
+        after the tokens before it: the token itself first, then the alternatives, best first. None unless
+        SamplingParams.prompt_logprobs asked, and while they are not all known: they are from the first generated token
+        on, but for a request that was aborted or failed before it. With deltas they come once, with that first token.
+        The same kind of sequence as CompletionOutput.logprobs.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
+    prompt_logprobs: Sequence[dict[int, Logprob] | None] | None
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
+    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cache_creation_tokens: int = 0
+    # What other engines' outputs have, and there is nothing for.
+    lora_request: None = None
+    encoder_prompt: None = None
+    encoder_prompt_token_ids: None = None
+    kv_transfer_params: None = None

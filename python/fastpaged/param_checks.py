@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 from fastpaged.errors import InvalidRequestError
@@ -76,3 +76,14 @@ def biases(name: str, value: object, limit: float) -> dict[int, float]:
         given = number(f"{name}[{key}]", bias, -math.inf, math.inf, "a number")
         cut[key] = min(max(given, -limit), limit)
     return cut
+
+
+def is_one_of(value: object, allowed: Iterable[object]) -> bool:
+    """Of the same type, too: 1 is not True, and no dict of a user's is asked whether it equals 1."""
+    return any(value is item or (type(value) is type(item) and value == item) for item in allowed)
+
+
+def not_served(name: str, value: object, allowed: Sequence[object], why: str) -> None:
+    """Refuses what is not in `allowed`, with the reason."""
+    if not is_one_of(value, allowed):
+        raise refusal(name, value, " or ".join(dict.fromkeys(map(repr, allowed))) + f" ({why})")

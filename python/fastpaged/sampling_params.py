@@ -15,6 +15,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this are greedy
 MIN_TEMPERATURE = 0.01  # smaller ones, when not greedy, overflow the softmax for nothing
 MAX_SEED = 2**64 - 1
 MAX_BIAS = 100.0
+MAX_N = 16384
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 256  # characters
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -26,6 +27,28 @@ _FLAGS = (
     "skip_special_tokens",
     "spaces_between_special_tokens",
 )
+
+
+# Fields that are known and not served: what they may be all the same, and why nothing else.
+_NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "use_beam_search": ((False, None), "beam search is not there yet"),
+    "logprob_token_ids": ((None,), "logprobs of chosen ids are not there yet; logprobs=-1 holds every token's"),
+    "prompt_logprob_token_ids": ((None,), "prompt logprobs of chosen ids are not there yet; see prompt_logprobs"),
+    "prompt_logprob_start": ((None, 0), "prompt logprobs begin with the prompt; leave out what is not needed"),
+    "flat_logprobs": ((False, None), "logprobs are a list of {token id: Logprob} only"),
+    "structured_outputs": ((None,), "structured outputs are not there yet"),
+    "guided_decoding": ((None,), "it became structured_outputs, which are not there yet"),
+    "truncate_prompt_tokens": ((None,), "a prompt is never cut in silence; cut its token ids before giving them"),
+    "logits_processors": ((None,), "no Python runs per token; see logit_bias, bad_words and allowed_token_ids"),
+    "extra_args": ((None, {}), "there is nothing that would read them"),
+    "thinking_token_budget": ((None, -1), "thinking is not told from answering; see max_tokens"),
+    "repetition_detection": ((None,), "repetition is not watched for; see repetition_penalty"),
+    "watermarking": ((None, False), "answers are not marked"),
+    "routed_experts_prompt_start": ((None,), "there is no model with experts"),
+    "trace_decode_token_ids": ((None,), "an answer is not made to follow given tokens"),
+    "skip_reading_prefix_cache": ((None, False, True), "there is no prefix cache"),
+    "skip_clone": ((False, True, None), "params are frozen and not cloned"),
+}
 
 
 class RequestOutputKind(enum.Enum):
@@ -40,6 +63,8 @@ class RequestOutputKind(enum.Enum):
 class SamplingParams:
     """How the next tokens are chosen, and when to stop.
 
+    n: answers per prompt. 1 to 16,384, 1 if greedy; above 1 is not there yet and refused, as is best_of, of which the n
+        likeliest would be kept (None: n).
     presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often
         as it came. 0 is off.
     repetition_penalty: finite, > 0; the logits of the prompt's and the output's tokens are divided by it if above 0,
@@ -61,6 +86,8 @@ class SamplingParams:
     min_tokens: the tokens that would end the answer are barred until so many tokens are generated; <= max_tokens.
     logprobs: return the logprob of each generated token and of this many alternatives. None is off, -1 the whole
         vocabulary; at most the engine's max_logprobs.
+    prompt_logprobs: the same for each token of the prompt, given the tokens before it. What is returned holds 8 bytes
+        for every alternative of every token; the engine refuses more than 1 GiB for one prompt.
     detokenize: make text. Without it CompletionOutput.text stays empty.
     skip_special_tokens: leave special tokens out of the text.
     spaces_between_special_tokens: accepted for the habit's sake; it changes nothing, for the text is made by the
@@ -68,10 +95,15 @@ class SamplingParams:
     output_kind: what each RequestOutput holds.
     logit_bias: {token id: what is added to its logit}, cut to [-100, 100].
     allowed_token_ids: the only tokens that may come; not empty; a tuple from then on.
+    stream_interval: the engine reports the first token, then after every so many, and the end. None: the engine's own.
+
+    The fields after these are known from elsewhere and not served: another value than the default is refused with the
+    reason.
 
     Raises InvalidRequestError naming the field, the value and what is allowed.
     """
 
+    n: int = 1
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -88,12 +120,32 @@ class SamplingParams:
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     allowed_token_ids: Sequence[int] | None = None
+    stream_interval: int | None = None
+    best_of: int | None = field(default=None, repr=False)
+    use_beam_search: bool = field(default=False, repr=False)
+    logprob_token_ids: None = field(default=None, repr=False)
+    prompt_logprob_token_ids: None = field(default=None, repr=False)
+    prompt_logprob_start: int | None = field(default=None, repr=False)
+    flat_logprobs: bool = field(default=False, repr=False)
+    structured_outputs: None = field(default=None, repr=False)
+    guided_decoding: None = field(default=None, repr=False)
+    truncate_prompt_tokens: None = field(default=None, repr=False)
+    logits_processors: None = field(default=None, repr=False)
+    extra_args: None = field(default=None, repr=False)
+    thinking_token_budget: int | None = field(default=None, repr=False)
+    repetition_detection: None = field(default=None, repr=False)
+    watermarking: bool | None = field(default=None, repr=False)
+    routed_experts_prompt_start: None = field(default=None, repr=False)
+    trace_decode_token_ids: None = field(default=None, repr=False)
+    skip_reading_prefix_cache: bool | None = field(default=None, repr=False)
+    skip_clone: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_numbers()
@@ -105,6 +157,9 @@ class SamplingParams:
                 raise refusal(name, getattr(self, name), "True or False")
         self._check_text()
         self._normalize_temperature()
+        self._check_branches()
+        for name, (allowed, why) in _NOT_SERVED.items():
+            check.not_served(name, getattr(self, name), allowed, why)
 
     @classmethod
     def from_optional(cls, **given: Any) -> SamplingParams:
@@ -158,10 +213,14 @@ class SamplingParams:
         most = 2**31 - 1 if self.max_tokens is None else self.max_tokens
         allowed = "an integer from 0 to " + ("2**31 - 1" if self.max_tokens is None else f"max_tokens = {most}")
         self._set("min_tokens", check.integer("min_tokens", self.min_tokens, 0, most, allowed))
-        if self.logprobs is not None:
-            logprobs = 1 if self.logprobs is True else self.logprobs
-            allowed = "None (off), -1 (the whole vocabulary), or an integer >= 0"
-            self._set("logprobs", check.integer("logprobs", logprobs, -1, 2**31 - 1, allowed))
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            if wanted is not None:
+                allowed = "None (off), -1 (the whole vocabulary), or an integer >= 0"
+                self._set(name, check.integer(name, 1 if wanted is True else wanted, -1, 2**31 - 1, allowed))
+        if self.stream_interval is not None:
+            allowed = "None (the engine's), or an integer from 1 to 2**31 - 1"
+            self._set("stream_interval", check.integer("stream_interval", self.stream_interval, 1, 2**31 - 1, allowed))
 
     def _check_token_rules(self) -> None:
         ids = () if self.stop_token_ids is None else self.stop_token_ids
@@ -174,6 +233,20 @@ class SamplingParams:
             self._set("allowed_token_ids", checked)
         if self.logit_bias is not None:
             self._set("logit_bias", check.biases("logit_bias", self.logit_bias, MAX_BIAS))
+
+    def _check_branches(self) -> None:
+        n = check.integer("n", self.n, 1, MAX_N, f"an integer from 1 to {MAX_N}")
+        if n > 1 and self.greedy:
+            raise refusal("n", n, "1 when the temperature is 0, for greedy answers are all the same")
+        best_of = n
+        if self.best_of is not None:
+            allowed = f"None, or an integer from n = {n} to {MAX_N}"
+            best_of = check.integer("best_of", self.best_of, n, MAX_N, allowed)
+            self._set("best_of", best_of)
+        later = "1: several answers to one request are not there yet; give the prompt as often, each with its own seed"
+        check.integer("n", n, 1, 1, later)
+        check.integer("best_of", best_of, 1, 1, later)
+        self._set("n", n)
 
     def _check_text(self) -> None:
         if not isinstance(self.output_kind, RequestOutputKind):

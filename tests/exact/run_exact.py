@@ -3,9 +3,10 @@ ways included in which requests are preempted: by force, or because the pool hol
 
     python tests/exact/run_exact.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf [--isa avx512 --requests 32]
 
-Without --isa every op table this CPU runs is checked, the scalar one with fewer and shorter requests, and the emulated
-AMX only where there is no real one. Exits with 1 if any table differs anywhere, if a request was not preempted that
-should have been, or if the bytes swapped and the tokens recomputed are not what the scheduler says they are.
+Without --isa every op table this CPU runs is checked in bfloat16, the slow ones with fewer and shorter requests, the
+emulated AMX only where there is no real one; then the best one in float32. Exits with 1 if any table differs anywhere,
+if a request was not preempted that should have been, or if the bytes swapped and the tokens recomputed are not what the
+scheduler says they are.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from fastpaged.tokenizer import load_tokenizer
 
 CHUNKS, BLOCK_SIZES, THREADS = (1, 7, 64), (1, 16, 128), (1, 2)
 MODES = ("swap", "recompute")
+SHORTER = {"scalar": (4, 40, 8), "avx2": (12, 100, 16)}  # requests, tokens of the longest prompt, tokens of an answer
 
 
 def requests_for(gguf: str, count: int, max_prompt: int, max_tokens: int) -> list[Request]:
@@ -79,7 +81,7 @@ def preempted_for_want_of_room(base: EngineConfig, requests: list[Request]) -> I
 def alone(isa: str, base: EngineConfig, requests: list[Request]) -> list[Answer]:
     start = time.monotonic()
     answers = run(Variant("alone", base, alone=True), requests)
-    tokens = sum(len(tokens) for tokens, _, _ in answers)
+    tokens = sum(len(tokens) for tokens, *_ in answers)
     print(f"{isa}: {len(requests)} requests alone, {tokens} tokens ({time.monotonic() - start:.0f} s)", flush=True)
     return answers
 
@@ -104,18 +106,19 @@ def not_preempted(outcome: Outcome, num_spared: int) -> str | None:
     return f"never preempted: requests {missed}" if missed else None
 
 
-def check_table(gguf: str, isa: str, count: int, max_prompt: int, max_tokens: int) -> bool:
+def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, max_tokens: int) -> bool:
     base = EngineConfig(
-        model=gguf, isa=isa, max_model_len=512, block_size=16, num_blocks=1024, max_num_seqs=32,
+        model=gguf, isa=isa, dtype=dtype, max_model_len=512, block_size=16, num_blocks=1024, max_num_seqs=32,
         max_num_batched_tokens=512, num_threads=2,
     )  # fmt: skip
     requests = requests_for(gguf, count, max_prompt, max_tokens)
     pressed = make_pressed_requests(min(count, 8), load_tokenizer(gguf).vocab_size, max_tokens=16, seed=21)
-    expected = alone(isa, base, requests)
-    same = check(isa, requests, expected, unpreempted(base), num_spared=count)
-    same = check(isa, requests, expected, preempted_by_force(base), num_spared=0) and same
-    expected = alone(isa, base, pressed)
-    return check(isa, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
+    name = isa if dtype == "bfloat16" else f"{isa} {dtype}"
+    expected = alone(name, base, requests)
+    same = check(name, requests, expected, unpreempted(base), num_spared=count)
+    same = check(name, requests, expected, preempted_by_force(base), num_spared=0) and same
+    expected = alone(name, base, pressed)
+    return check(name, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
 
 
 def main() -> int:
@@ -128,9 +131,9 @@ def main() -> int:
     supported = _core.supported_isas()
     skipped = "amx_emulated" if "amx" in supported else None
     for isa in args.isa or [isa for isa in supported if isa != skipped]:
-        short = isa == "scalar" and not args.isa
-        count, max_prompt, max_tokens = (6, 40, 4) if short else (args.requests, 200, 24)
-        same = check_table(args.gguf, isa, count, max_prompt, max_tokens) and same
+        size = (args.requests, 200, 24) if args.isa else SHORTER.get(isa, (args.requests, 200, 24))
+        same = check_table(args.gguf, isa, "bfloat16", *size) and same
+    same = check_table(args.gguf, (args.isa or supported)[0], "float32", 8, 60, 8) and same
     print("bit-equal everywhere" if same else "DIFFERENCES FOUND")
     return 0 if same else 1
 

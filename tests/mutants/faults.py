@@ -1,6 +1,7 @@
-"""The seeded faults: each is one small mistake in the core, that a person could make, as an exact replacement of text.
+"""The seeded faults: each is one small mistake that a person could make, as an exact replacement of text.
 
-First the ten that were promised; below them, further ways to go wrong at the same places.
+First the ten that were promised for the core; then further ways to go wrong at the same places; then kernels, the graph
+and the sampler.
 """
 
 from __future__ import annotations
@@ -125,5 +126,95 @@ FAULTS: tuple[Fault, ...] = (
         file="scheduler/batch_builder.cc",
         good=" && last.version == table.version()",
         bad="",
+    ),
+    Fault(
+        name="no row kept: a prompt with logprobs takes the rows of those that decode",
+        file="scheduler/scheduler_planning.cc",
+        good="config_.max_num_rows - config_.max_num_seqs;",
+        bad="config_.max_num_rows - 1;",
+    ),
+    Fault(
+        name="row lent: a sequence that needs no row gives its own to a prompt with logprobs",
+        file="scheduler/step_plan.cc",
+        good="return std::max(what.num_rows() - 1, 0);",
+        bad="return what.num_rows() - 1;",
+    ),
+    Fault(
+        name="scored again: what a preempted prompt's logprobs are is forgotten with its blocks",
+        file="scheduler/sequence.cc",
+        good="  num_computed_tokens_ = 0;\n  table_ = std::move(empty);\n",
+        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  table_ = std::move(empty);\n",
+    ),
+    Fault(
+        name="scored late: a chunk that begins within what is scored has its rows at its beginning",
+        file="scheduler/batch_builder.cc",
+        good="first_row + position - planned.what.first_token;",
+        bad="first_row + i;",
+    ),
+    Fault(
+        name="half a pair: the last of an odd number of k is left out",
+        file="ops/cpu/linear.cc",
+        good="  if (whole < block.in_features) {",
+        bad="  if (whole > block.in_features) {",
+    ),
+    Fault(
+        name="lanes beyond the row: they hold what is left when a zero loses the mean",
+        file="ops/cpu/row_math.h",
+        good="first_lanes(size - at, sub(load(x + at, size - at), centers), zero());",
+        bad="sub(load(x + at, size - at), centers);",
+    ),
+    Fault(
+        name="first key of the window: one key too many is seen",
+        file="ops/cpu/attention_work.h",
+        good="position - window + 1 : 0;",
+        bad="position - window : 0;",
+    ),
+    Fault(
+        name="unmasked: keys of a tile that lie before the window count too",
+        file="ops/cpu/attention_scores.h",
+        good="  return seen.begin > first_key ? first_lanes(seen.begin - first_key, other, x) : x;",
+        bad="  return x;",
+    ),
+    Fault(
+        name="factor of the join: what is joined stays relative to the largest score of its first span",
+        file="ops/cpu/attention_values.h",
+        good="  *into.largest = largest;\n",
+        bad="",
+    ),
+    Fault(
+        name="a span apart too few: the last is not joined to the others",
+        file="ops/cpu/paged_attention.cc",
+        good="span < spans.end; ++span) {",
+        bad="span + 1 < spans.end; ++span) {",
+    ),
+    Fault(
+        name="tail of the rotation: what fills no vector is not rotated",
+        file="ops/cpu/rotary_cache_write.cc",
+        good="for (std::int64_t i = 0; i < half; i += kLanes) {",
+        bad="for (std::int64_t i = 0; i + kLanes <= half; i += kLanes) {",
+    ),
+    Fault(
+        name="limit of positions: that of the table recorded last",
+        file="graph/record.cc",
+        good="std::min(limits_.max_positions, num_rows);",
+        bad="num_rows;",
+    ),
+    Fault(
+        name="given token's rank: tokens equal to it never come before it",
+        file="sampling/token_order.cc",
+        good="num_better += logits[i] >= logit;",
+        bad="num_better += logits[i] > logit;",
+    ),
+    Fault(
+        name="given token's alternatives: as many as a sampled one would have",
+        file="sampling/row_sampler.cc",
+        good="request.params.num_prompt_logprobs.value_or(0)",
+        bad="request.params.num_logprobs.value_or(0)",
+    ),
+    Fault(
+        name="greedy on the raw row: what logit edits bar can come",
+        file="sampling/row_sampler.cc",
+        good="choose(edited, edited_scan_, request);",
+        bad="choose(edited, scan_, request);",
     ),
 )

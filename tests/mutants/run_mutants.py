@@ -1,4 +1,4 @@
-"""Are the proofs any good? Faults are seeded in the core, one at a time; each must be caught by a C++ test.
+"""Are the tests any good? Faults are seeded, one at a time; each must be caught by a C++ test.
 
     python tests/mutants/run_mutants.py [--work build/mutants] [--only WORD] [--timeout 120]
 
@@ -25,7 +25,7 @@ from faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("CMakeLists.txt", "cmake", "cpp", "tests/cpp")
-TESTS = ("test_kv_cache", "test_scheduler", "test_proofs")
+TESTS = ("test_kv_cache", "test_scheduler", "test_ops", "test_graph", "test_sampling", "test_proofs")
 FLAGS = "-O1 -g1 -D_GLIBCXX_ASSERTIONS"
 
 

@@ -2,7 +2,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from op_arrays import Bits, Floats, assert_same_bits, random_bfloat16, random_floats, to_bfloat16, to_float
+from op_arrays import (
+    Array,
+    Dtype,
+    Floats,
+    assert_same_bits,
+    nan_like,
+    random_array,
+    random_bfloat16,
+    random_floats,
+    to_bfloat16,
+    to_float,
+    values_of,
+)
 
 from fastpaged import _core
 
@@ -23,7 +35,7 @@ SHAPES = [
 ]
 
 
-def run(device: _core.CpuDevice, x: Bits, weight: _core.PackedLinear) -> Floats:
+def run(device: _core.CpuDevice, x: Array, weight: _core.PackedLinear) -> Floats:
     out = np.full((x.shape[0], weight.out_features), np.nan, np.float32)
     _core.linear(device, x, weight, out)
     return out
@@ -31,14 +43,16 @@ def run(device: _core.CpuDevice, x: Bits, weight: _core.PackedLinear) -> Floats:
 
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), SHAPES)
 def test_linear_is_x_times_the_transposed_weight(
-    device: _core.CpuDevice, rng: np.random.Generator, rows: int, outputs: int, inputs: int
+    device: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype, rows: int, outputs: int, inputs: int
 ) -> None:
-    x = random_bfloat16(rng, rows, inputs)
-    weight = random_bfloat16(rng, outputs, inputs, scale=0.1)
-    got = run(device, x, _core.PackedLinear(device, [weight]))
-    want = to_float(x).astype(np.float64) @ to_float(weight).astype(np.float64).T
+    x = random_array(rng, dtype, rows, inputs)
+    weight = random_array(rng, dtype, outputs, inputs, scale=0.1)
+    packed = _core.PackedLinear(device, [weight], dtype)
+    assert packed.dtype == dtype
+    got = run(device, x, packed)
+    want = values_of(x) @ values_of(weight).T
     # float32 sums: an error of at most (number of terms) * 2^-24 of the sum of magnitudes.
-    magnitude = np.abs(to_float(x).astype(np.float64)) @ np.abs(to_float(weight).astype(np.float64)).T
+    magnitude = np.abs(values_of(x)) @ np.abs(values_of(weight)).T
     assert (np.abs(got - want) <= magnitude * (inputs + 2) * 2.0**-24).all()
 
 
@@ -56,39 +70,64 @@ def test_parts_are_stacked_along_the_outputs_and_float32_is_rounded_to_bfloat16(
     assert_same_bits(run(device, x, packed), run(device, x, _core.PackedLinear(device, [stacked])))
 
 
+def test_parts_in_bfloat16_are_widened_to_float32(device: _core.CpuDevice, rng: np.random.Generator) -> None:
+    first, second = random_bfloat16(rng, 19, 41), random_floats(rng, 8, 41)
+    x = random_floats(rng, 3, 41)
+    packed = _core.PackedLinear(device, [first, second], "float32")
+    stacked = _core.PackedLinear(device, [np.concatenate([to_float(first), second])], "float32")
+    assert_same_bits(run(device, x, packed), run(device, x, stacked))
+
+
+@pytest.mark.parametrize("outputs", [1, 16, 35, 50])
+def test_the_bias_is_added_last(device: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype, outputs: int) -> None:
+    x, bias = random_array(rng, dtype, 37, 33), random_floats(rng, outputs, scale=9.0)
+    packed = _core.PackedLinear(device, [random_array(rng, dtype, outputs, 33)], dtype)
+    out = np.full((37, outputs), np.nan, np.float32)
+    _core.linear(device, x, packed, out, bias)
+    assert_same_bits(out, run(device, x, packed) + bias)
+
+
 @pytest.mark.parametrize(("outputs", "inputs"), [(70, 576), (16, 32), (35, 75), (3072, 96)])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
-    device: _core.CpuDevice, one_thread: _core.CpuDevice, rng: np.random.Generator, outputs: int, inputs: int
+    device: _core.CpuDevice,
+    one_thread: _core.CpuDevice,
+    rng: np.random.Generator,
+    dtype: Dtype,
+    outputs: int,
+    inputs: int,
 ) -> None:
-    x = random_bfloat16(rng, 270, inputs)
-    weight = random_bfloat16(rng, outputs, inputs, scale=0.1)
-    packed = _core.PackedLinear(device, [weight])
+    x = random_array(rng, dtype, 270, inputs)
+    weight = random_array(rng, dtype, outputs, inputs, scale=0.1)
+    packed = _core.PackedLinear(device, [weight], dtype)
     together = run(device, x, packed)
-    assert_same_bits(run(one_thread, x, _core.PackedLinear(one_thread, [weight])), together)
+    assert_same_bits(run(one_thread, x, _core.PackedLinear(one_thread, [weight], dtype)), together)
     for rows in (*range(1, 36), 64, 127, 128, 129, 255, 257):
         start = int(rng.integers(0, x.shape[0] - rows + 1))
         assert_same_bits(run(device, x[start : start + rows], packed), together[start : start + rows])
 
 
-def test_rows_of_nan_leave_their_neighbours_alone(device: _core.CpuDevice, rng: np.random.Generator) -> None:
-    x = random_bfloat16(rng, 40, 75)
-    packed = _core.PackedLinear(device, [random_bfloat16(rng, 50, 75)])
+def test_rows_of_nan_leave_their_neighbours_alone(
+    device: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype
+) -> None:
+    x = random_array(rng, dtype, 40, 75)
+    packed = _core.PackedLinear(device, [random_array(rng, dtype, 50, 75)], dtype)
     clean = run(device, x, packed)
-    x[1::3] = 0x7FC0
-    x[2::3] = 0x7F80  # infinity: times zero it is NaN
+    x[1::3] = nan_like(x, x[1::3].shape)
+    x[2::3] = 0x7F80 if dtype == "bfloat16" else np.inf  # times zero it is NaN
     poisoned = run(device, x, packed)
     assert_same_bits(poisoned[::3], clean[::3])
     assert np.isnan(poisoned[1::3]).all()
 
 
 def test_nothing_is_read_beside_a_row_and_nothing_written_beside_the_output(
-    device: _core.CpuDevice, rng: np.random.Generator
+    device: _core.CpuDevice, rng: np.random.Generator, dtype: Dtype
 ) -> None:
     """Rows of x and out may lie in wider arrays."""
-    wide_x = np.full((21, 160), 0x7FC0, np.uint16)
-    wide_x[:, 32:107] = random_bfloat16(rng, 21, 75)
+    x = random_array(rng, dtype, 21, 75)
+    wide_x = nan_like(x, (21, 160))
+    wide_x[:, 32:107] = x
     wide_out = np.full((21, 90), 7.0, np.float32)
-    packed = _core.PackedLinear(device, [random_bfloat16(rng, 50, 75)])
+    packed = _core.PackedLinear(device, [random_array(rng, dtype, 50, 75)], dtype)
     _core.linear(device, wide_x[:, 32:107], packed, wide_out[:, 20:70])
     assert_same_bits(wide_out[:, 20:70].copy(), run(device, wide_x[:, 32:107].copy(), packed))
     assert (wide_out[:, :20] == 7.0).all() and (wide_out[:, 70:] == 7.0).all()
@@ -107,8 +146,14 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, rng: np.random.Generat
         _core.linear(device, x[:, :15].copy(), packed, out)
     with pytest.raises(ValueError, match=r"linear: out must be float32 \[M=2, N=8\], got float32 \[3, 8\]"):
         _core.linear(device, x, packed, np.zeros((3, 8), np.float32))
-    with pytest.raises(ValueError, match="x must be an array of uint16"):
+    with pytest.raises(ValueError, match=r"linear: x must be bfloat16 \[M, K=16\], got float32 \[2, 16\]"):
         _core.linear(device, x.astype(np.float32), packed, out)
+    with pytest.raises(ValueError, match=r"linear: x must be float32 \[M, K=16\], got bfloat16 \[2, 16\]"):
+        _core.linear(device, x, _core.PackedLinear(device, [random_bfloat16(rng, 8, 16)], "float32"), out)
+    with pytest.raises(ValueError, match=r"linear: bias must be float32 \[N=8\], got float32 \[7\]"):
+        _core.linear(device, x, packed, out, np.zeros(7, np.float32))
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'bfloat16', got 'float16'"):
+        _core.PackedLinear(device, [random_bfloat16(rng, 8, 16)], "float16")
     with pytest.raises(ValueError, match="linear: x must have contiguous rows"):
         _core.linear(device, random_bfloat16(rng, 2, 32)[:, ::2], packed, out)
     out.flags.writeable = False
@@ -116,7 +161,9 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, rng: np.random.Generat
         _core.linear(device, x, packed, out)
     with pytest.raises(ValueError, match="parts must not be empty"):
         _core.PackedLinear(device, [])
-    with pytest.raises(ValueError, match=r"parts\[1\] must be bfloat16 \[N=8, K=16\], got bfloat16 \[8, 17\]"):
+    with pytest.raises(
+        ValueError, match=r"parts\[1\] must be bfloat16 or float32 \[N=8, K=16\], got bfloat16 \[8, 17\]"
+    ):
         _core.PackedLinear(device, [random_bfloat16(rng, 8, 16), random_bfloat16(rng, 8, 17)])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import struct
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,8 @@ from preemption_cost import CountingExecutor, PreemptionCost
 
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.outputs import RequestOutput
+from fastpaged.outputs import Logprob, RequestOutput
 from fastpaged.sampling_params import SamplingParams
-
-NAN_BITS = 0x7FC0  # a quiet NaN in bfloat16
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,10 @@ class Request:
     params: SamplingParams
 
 
-# Token ids, and every logprob (sampled and alternatives) as its float32 bits: 0.0 and -0.0 differ, NaN equals NaN.
-Answer = tuple[tuple[int, ...], tuple[tuple[tuple[int, bytes, int], ...], ...], str | None]
+# Every logprob (of the token and of alternatives) as its float32 bits: 0.0 and -0.0 differ, NaN equals NaN.
+Logprobs = tuple[tuple[tuple[int, bytes, int], ...], ...]
+# Token ids, their logprobs, the reason of the end, and the logprobs of the prompt's tokens.
+Answer = tuple[tuple[int, ...], Logprobs, str | None, Logprobs]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_token
             rng.randrange(vocab_size) for _ in range(rng.choice((1, 2, 15, 16, 17, rng.randint(1, max_prompt))))
         )
         params = SamplingParams(
-            max_tokens=rng.randint(max(1, max_tokens // 2), max_tokens), ignore_eos=True, logprobs=i % 4
+            max_tokens=rng.randint(max(1, max_tokens // 2), max_tokens),
+            ignore_eos=True,
+            logprobs=i % 4,
+            prompt_logprobs=(None, 2, 0)[i % 3],
         )
         if i % 2:
             params = replace(
@@ -99,6 +102,7 @@ def variants(
     for chunk in chunks:
         yield Variant(f"chunks of {chunk}", config(long_prefill_token_threshold=chunk), poison=True)
     yield Variant("token budget 33", config(max_num_batched_tokens=33), shuffle=3, poison=True)
+    yield Variant("512 at a time", config(max_num_seqs=512), poison=True)  # rows of logits for whole prompts
     yield Variant("8 at a time", config(max_num_seqs=8), shuffle=4, poison=True)
     for size in block_sizes:
         yield Variant(f"blocks of {size}", config(block_size=size), poison=True)
@@ -148,19 +152,30 @@ def pressed_variants(base: EngineConfig, mode: str, requests: Sequence[Request],
 def answer(output: RequestOutput) -> Answer:
     """What must not change: token ids, logprob bits, ranks, the reason of the end."""
     completion = output.outputs[0]
-    logprobs = tuple(
-        tuple((token, struct.pack("<f", entry.logprob), entry.rank) for token, entry in position.items())
-        for position in completion.logprobs or ()
+    of_prompt = output.prompt_logprobs
+    if of_prompt is not None and (len(of_prompt) != len(output.prompt_token_ids) or of_prompt[0] is not None):
+        raise AssertionError(f"{len(of_prompt)} prompt logprobs for {len(output.prompt_token_ids)} tokens")
+    return (
+        tuple(completion.token_ids),
+        _bits(completion.logprobs or ()),
+        completion.finish_reason,
+        _bits(position for position in of_prompt or () if position is not None),
     )
-    return tuple(completion.token_ids), logprobs, completion.finish_reason
+
+
+def _bits(logprobs: Iterable[dict[int, Logprob]]) -> Logprobs:
+    return tuple(
+        tuple((token, struct.pack("<f", entry.logprob), entry.rank) for token, entry in position.items())
+        for position in logprobs
+    )
 
 
 def step(engine: LLMEngine, poison: bool) -> list[RequestOutput]:
     """One engine step; before it, the free blocks' memory may be filled with NaN."""
     if poison:
         memory = engine.worker.kv_memory
-        memory.fill_blocks(engine.scheduler.free_blocks(), NAN_BITS)
-        memory.host_array[engine.scheduler.free_host_blocks()] = NAN_BITS
+        memory.fill_blocks(engine.scheduler.free_blocks(), float("nan"))
+        memory.fill_host_blocks(engine.scheduler.free_host_blocks(), float("nan"))
     outputs = engine.step()
     engine.scheduler.check_invariants()
     return outputs
@@ -255,5 +270,7 @@ def first_difference(expected: Sequence[Answer], got: Sequence[Answer]) -> str |
         for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
             if x != y:
                 return f"request {i}: logprobs of token {position} are {y}, alone they were {x}"
+        if want[3] != have[3]:
+            return f"request {i}: other logprobs of the prompt ({len(have[3])} positions) than alone ({len(want[3])})"
         return f"request {i}: ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
     return None

@@ -34,7 +34,7 @@ def last_logits(worker: Worker, config: EngineConfig, prompts: list[list[int]]) 
         scheduler.add(i, prompt, greedy(), 1, [])
     rows: dict[int, npt.NDArray[np.float32]] = {}
     while scheduler.has_unfinished():
-        worker.kv_memory.fill_blocks(scheduler.free_blocks(), 0x7FC0)
+        worker.kv_memory.fill_blocks(scheduler.free_blocks(), float("nan"))
         plan = scheduler.schedule()
         result = worker.execute(builder.build(plan))
         for event in scheduler.update(plan, result):

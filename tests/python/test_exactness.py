@@ -20,6 +20,7 @@ from exactness import (
     run_counted,
     variants,
 )
+from isas import EVERY_ISA
 from tiny_model import write_tiny_llama
 
 from fastpaged import _core
@@ -27,7 +28,7 @@ from fastpaged.config import EngineConfig
 
 NUM_REQUESTS = 32
 MODES = ("swap", "recompute")
-NUM_VARIANTS = 15
+NUM_VARIANTS = 16
 
 
 def base_config(model: Path, isa: str) -> EngineConfig:
@@ -50,7 +51,7 @@ def requests() -> list[Request]:
     return make_requests(NUM_REQUESTS, vocab_size=256, max_prompt=300, max_tokens=12, seed=11)
 
 
-@pytest.fixture(scope="module", params=_core.supported_isas())
+@pytest.fixture(scope="module", params=EVERY_ISA)
 def alone(request: pytest.FixtureRequest, model: Path, requests: list[Request]) -> tuple[str, list[Answer]]:
     isa: str = request.param
     return isa, run(Variant("alone", base_config(model, isa), alone=True), requests)

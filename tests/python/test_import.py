@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import fastpaged
+from fastpaged.absent_names import OF_PACKAGE
 
 HEAVY = ("numpy", "tokenizers", "jinja2", "torch", "transformers", "fastpaged._core", "fastpaged.engine.llm_engine")
 
@@ -40,6 +41,17 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(fastpaged)
 
 
+def test_no_reason_is_given_for_what_is_there() -> None:
+    assert not set(OF_PACKAGE).intersection(fastpaged.__all__)
+
+
+@pytest.mark.parametrize("name", ["BeamSearchParams", "StructuredOutputsParams", "PoolingParams", "LoRARequest"])
+def test_a_name_known_from_elsewhere_says_why_it_is_not_there(name: str) -> None:
+    assert not hasattr(fastpaged, name)
+    with pytest.raises(fastpaged.UnsupportedFeatureError, match=rf"^fastpaged has no {name}: \w"):
+        getattr(fastpaged, name)
+
+
 def test_another_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'AsyncLLM'"):
-        _ = fastpaged.AsyncLLM
+    with pytest.raises(AttributeError, match="no attribute 'Colour'"):
+        _ = fastpaged.Colour

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import io
 import itertools
 import os.path
+import sys
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastpaged import (
@@ -88,6 +91,15 @@ def test_many_prompts_of_ids_are_not_one(llm: LLM) -> None:
     assert len(llm.generate([5, 6, 7], GREEDY)) == 1
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+def test_ids_of_numpy_are_as_good_as_python_s(llm: LLM, dtype: Any) -> None:
+    expected = ids(llm.generate([5, 6, 7], GREEDY)[0])
+    numbers = list(np.array([5, 6, 7], dtype=dtype))
+    for prompts in (numbers, [numbers], tuple(numbers), {"prompt_token_ids": numbers}):
+        (output,) = llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+        assert (output.prompt_token_ids, ids(output)) == ([5, 6, 7], expected)
+
+
 def test_no_prompts_give_no_results(llm: LLM) -> None:
     assert llm.generate([], GREEDY) == []
 
@@ -156,6 +168,35 @@ def test_the_progress_line_counts_prompts_on_stderr(llm: LLM, capsys: pytest.Cap
     assert "processed prompts" in captured.err
     assert "2/2" in captured.err
     assert captured.out == ""
+
+
+@pytest.mark.parametrize(("use_tqdm", "is_terminal", "shown"), [(None, True, 1), (None, False, 0), (False, True, 0)])
+def test_left_alone_the_progress_line_is_for_terminals(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, use_tqdm: bool | None, is_terminal: bool, shown: bool
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)
+    assert ("2/2" in stderr.getvalue()) == bool(shown)
+
+
+@pytest.mark.parametrize("use_tqdm", ["no", 0, list])
+def test_a_use_tqdm_that_is_no_yes_or_no_is_refused_and_what_was_enqueued_stays(llm: LLM, use_tqdm: Any) -> None:
+    request_ids = llm.enqueue("the cat", GREEDY)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.generate("a", GREEDY, use_tqdm=use_tqdm)
+    with pytest.raises(InvalidRequestError, match="^use_tqdm must be None, True or False"):
+        llm.wait_for_completion(use_tqdm=use_tqdm)
+    assert [output.request_id for output in llm.wait_for_completion()] == request_ids
+
+
+@pytest.mark.parametrize("use_tqdm", [None, True])
+def test_without_a_stderr_there_is_no_progress_line(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, use_tqdm: bool | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(llm.generate(["a", "b"], GREEDY, use_tqdm=use_tqdm)) == 2
 
 
 # ---- stream
@@ -282,7 +323,7 @@ def test_deltas_made_in_the_steps_of_others_wait_for_their_reader(llm: LLM) -> N
 def test_an_unknown_argument_names_what_was_meant(tiny_llama: Path) -> None:
     with pytest.raises(TypeError, match=r"unknown argument 'max_model_length'; did you mean 'max_model_len'"):
         LLM(str(tiny_llama), max_model_length=64)
-    with pytest.raises(TypeError, match=r"unknown argument 'zzz'; known: \['max_model_len'"):
+    with pytest.raises(TypeError, match=r"unknown argument 'zzz'; known: \['dtype'"):
         LLM(str(tiny_llama), zzz=1)
 
 

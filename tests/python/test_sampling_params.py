@@ -30,6 +30,7 @@ REFUSED: dict[str, list[object]] = {
     "max_tokens": [0, -1, 2.0, "9", 2**31],
     "min_tokens": [-1, 17, 1.0, None, True],
     "logprobs": [-2, 1.0, "all", False],
+    "prompt_logprobs": [-2, 1.0, "all", False, 2**31],
     "ignore_eos": [1, None, "yes"],
     "skip_special_tokens": [0, None],
     "detokenize": [0, None],
@@ -37,6 +38,26 @@ REFUSED: dict[str, list[object]] = {
     "output_kind": ["DELTA", 1, None],
     "logit_bias": [[(1, 2.0)], 7, "1"],
     "allowed_token_ids": [(), 7, "7", {7: 7}],
+    "n": [0, -1, 16385, 2, 1.0, "1", None, True],
+    "stream_interval": [0, -1, 1.5, "2", True, 2**31],
+    "best_of": [0, 2, 16385, "2", True],
+    "use_beam_search": [True, 1, "yes"],
+    "logprob_token_ids": [[1, 2], []],
+    "prompt_logprob_token_ids": [[[1], [2]]],
+    "prompt_logprob_start": [3, False],
+    "flat_logprobs": [True, 0],
+    "structured_outputs": [{"json": {}}],
+    "guided_decoding": [{"regex": "a"}],
+    "truncate_prompt_tokens": [8, -1],
+    "logits_processors": [[print], []],
+    "extra_args": [{"a": 1}, 0],
+    "thinking_token_budget": [0, -2, 100, True],
+    "repetition_detection": [{"min_count": 2}],
+    "watermarking": [True, 0],
+    "routed_experts_prompt_start": [0],
+    "trace_decode_token_ids": [[1]],
+    "skip_reading_prefix_cache": [0, "no"],
+    "skip_clone": [0],
 }
 ACCEPTED: dict[str, list[object]] = {
     "presence_penalty": [-2, 2.0, 0],
@@ -54,6 +75,7 @@ ACCEPTED: dict[str, list[object]] = {
     "max_tokens": [None, 1, 2**31 - 1],
     "min_tokens": [0, 1, 16],
     "logprobs": [None, -1, 0, True, 5],
+    "prompt_logprobs": [None, -1, 0, True, 5, 2**31 - 1],
     "ignore_eos": [True, False],
     "skip_special_tokens": [True, False],
     "detokenize": [True, False],
@@ -61,7 +83,94 @@ ACCEPTED: dict[str, list[object]] = {
     "output_kind": list(RequestOutputKind),
     "logit_bias": [None, {}, {0: 1, 2**31 - 1: -1.5}, {1: math.inf}],
     "allowed_token_ids": [None, [0], (1, 2**31 - 1), {1}, range(3)],
+    "n": [1],
+    "stream_interval": [None, 1, 7, 2**31 - 1],
+    "best_of": [None, 1],
+    "use_beam_search": [False, None],
+    "logprob_token_ids": [None],
+    "prompt_logprob_token_ids": [None],
+    "prompt_logprob_start": [None, 0],
+    "flat_logprobs": [False, None],
+    "structured_outputs": [None],
+    "guided_decoding": [None],
+    "truncate_prompt_tokens": [None],
+    "logits_processors": [None],
+    "extra_args": [None, {}],
+    "thinking_token_budget": [None, -1],
+    "repetition_detection": [None],
+    "watermarking": [None, False],
+    "routed_experts_prompt_start": [None],
+    "trace_decode_token_ids": [None],
+    "skip_reading_prefix_cache": [None, False, True],
+    "skip_clone": [False, None, True],
 }
+# What a refusal says is allowed, or why there is nothing of the kind.
+SAID: list[tuple[str, object, str]] = [
+    ("n", 0, "an integer from 1 to 16384"),
+    ("n", 16385, "an integer from 1 to 16384"),
+    ("n", 2, "1: several answers to one request are not there yet; give the prompt as often, each with its own seed"),
+    ("best_of", 2, "1: several answers to one request are not there yet"),
+    ("best_of", 0, "None, or an integer from n = 1 to 16384"),
+    ("presence_penalty", 2.5, "a number in [-2, 2]"),
+    ("frequency_penalty", -2.5, "a number in [-2, 2]"),
+    ("repetition_penalty", 0.0, "a finite number > 0, within float32"),
+    ("repetition_penalty", math.inf, "a finite number > 0, within float32"),
+    ("temperature", 2.5, "a number in [0, 2]"),
+    ("temperature", math.nan, "a number in [0, 2]"),
+    ("top_p", 0.0, "a number in (0, 1]"),
+    ("top_k", -2, "0 or -1 (off), or an integer from 1"),
+    ("min_p", 1.5, "a number in [0, 1]"),
+    ("seed", -2, "None or -1 (drawn), or an integer from 0 to 2**64 - 1"),
+    ("stop", "", "None, a non-empty string, or a list of them"),
+    ("stop_token_ids", 5, "None, or a list of token ids"),
+    ("bad_words", "word", "None, or a list of at most 1024 non-empty strings"),
+    ("max_tokens", 0, "None (the rest of the context), or an integer from 1"),
+    ("min_tokens", 17, "an integer from 0 to max_tokens = 16"),
+    ("logprobs", -2, "None (off), -1 (the whole vocabulary), or an integer >= 0"),
+    ("prompt_logprobs", -2, "None (off), -1 (the whole vocabulary), or an integer >= 0"),
+    ("output_kind", "DELTA", "a RequestOutputKind"),
+    ("logit_bias", 7, "None, or a dict of token ids and numbers"),
+    ("allowed_token_ids", (), "None, or a list of at least one token id"),
+    ("stream_interval", 0, "None (the engine's), or an integer from 1"),
+    ("use_beam_search", True, "False or None (beam search is not there yet)"),
+    ("logprob_token_ids", [1], "None (logprobs of chosen ids are not there yet; logprobs=-1 holds every token's)"),
+    ("prompt_logprob_token_ids", [[1]], "None (prompt logprobs of chosen ids are not there yet; see prompt_logprobs)"),
+    ("prompt_logprob_start", 4, "None or 0 (prompt logprobs begin with the prompt"),
+    ("flat_logprobs", True, "False or None (logprobs are a list of {token id: Logprob} only)"),
+    ("structured_outputs", {"json": {}}, "None (structured outputs are not there yet)"),
+    ("guided_decoding", {"regex": "a"}, "None (it became structured_outputs, which are not there yet)"),
+    ("truncate_prompt_tokens", 8, "None (a prompt is never cut in silence; cut its token ids"),
+    ("logits_processors", [print], "None (no Python runs per token; see logit_bias, bad_words and allowed_token_ids)"),
+    ("extra_args", {"a": 1}, "None or {} (there is nothing that would read them)"),
+    ("thinking_token_budget", 9, "None or -1 (thinking is not told from answering; see max_tokens)"),
+    ("repetition_detection", {}, "None (repetition is not watched for; see repetition_penalty)"),
+    ("watermarking", True, "None or False (answers are not marked)"),
+    ("routed_experts_prompt_start", 0, "None (there is no model with experts)"),
+    ("trace_decode_token_ids", [1], "None (an answer is not made to follow given tokens)"),
+    ("skip_reading_prefix_cache", 1, "None or False or True (there is no prefix cache)"),
+    ("skip_clone", 0, "False or True or None (params are frozen and not cloned)"),
+]
+# What is kept of a value in another form.
+KEPT: list[tuple[str, object, object]] = [
+    ("temperature", 1, 1.0),
+    ("temperature", 9e-6, 0.0),
+    ("top_k", -1, 0),
+    ("seed", -1, None),
+    ("stop", None, ()),
+    ("stop", "a", ("a",)),
+    ("stop", ["a", "b"], ("a", "b")),
+    ("stop_token_ids", [5, 3, 5], (5, 3)),
+    ("bad_words", ["a"], ("a",)),
+    ("logprobs", True, 1),
+    ("logprobs", 0, 0),
+    ("prompt_logprobs", True, 1),
+    ("logprobs", -1, -1),
+    ("logit_bias", {1: -250, 2: 250, 3: 1}, {1: -100.0, 2: 100.0, 3: 1.0}),
+    ("allowed_token_ids", [9, 1, 9], (9, 1)),
+    ("max_tokens", None, None),
+    ("best_of", 1, 1),
+    ("stream_interval", 3, 3),
+]
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in REFUSED.items() for value in values])
@@ -80,6 +189,42 @@ def test_a_value_at_the_edge_is_accepted(field: str, value: object) -> None:
 def test_every_field_is_covered_above() -> None:
     names = {field.name for field in dataclasses.fields(SamplingParams)}
     assert names == REFUSED.keys() == ACCEPTED.keys()
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), SAID)
+def test_a_refusal_says_what_is_allowed_and_why_nothing_else(field: str, value: object, allowed: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+    assert f"{field} must be {allowed}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("field", "value", "kept"), KEPT)
+def test_a_value_is_kept_in_its_one_form(field: str, value: object, kept: object) -> None:
+    stored = getattr(SamplingParams(**{field: value}), field)  # type: ignore[arg-type]
+    assert (stored, type(stored)) == (kept, type(kept))
+
+
+def test_the_defaults_are_those_people_know() -> None:
+    params = SamplingParams()
+    known = {
+        "n": 1, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "temperature": 1.0,
+        "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16, "min_tokens": 0, "logprobs": None,
+        "prompt_logprobs": None, "include_stop_str_in_output": False, "ignore_eos": False, "detokenize": True,
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True, "output_kind": RequestOutputKind.CUMULATIVE, "logit_bias": None,
+        "allowed_token_ids": None, "stream_interval": None,
+    }  # fmt: skip
+    assert {name: getattr(params, name) for name in known} == known
+
+
+def test_a_greedy_request_has_one_answer() -> None:
+    with pytest.raises(InvalidRequestError, match="n must be 1 when the temperature is 0, .* got 2"):
+        SamplingParams(n=2, temperature=0)
+
+
+def test_fields_that_are_not_served_do_not_crowd_the_representation() -> None:
+    assert "guided_decoding" not in repr(SamplingParams())
+    assert "top_p=0.5" in repr(SamplingParams(top_p=0.5))
 
 
 def test_a_refusal_is_a_value_error_and_ours() -> None:
@@ -134,8 +279,8 @@ def test_params_cannot_be_changed_behind_the_door() -> None:
 
 
 def test_an_unknown_parameter_is_an_error_not_silence() -> None:
-    with pytest.raises(TypeError, match="use_beam_search"):
-        SamplingParams(use_beam_search=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="colour"):
+        SamplingParams(colour=True)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

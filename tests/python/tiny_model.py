@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fastpaged.config import ModelConfig
+from fastpaged.config.keys import Keys
 from fastpaged.models.llama import Llama
+from fastpaged.models.llama_config import LlamaConfig
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # With the special tokens and 256 bytes: 300 tokens.
@@ -50,13 +51,17 @@ def tiny_config(*, tied: bool = False) -> dict[str, object]:
     }
 
 
+def tiny_llama_config(*, tied: bool = False) -> LlamaConfig:
+    return Llama.config_from_hf(Keys("config.json", tiny_config(tied=tied)))
+
+
 def tiny_weights(*, seed: int = 0, tied: bool = False) -> dict[str, npt.NDArray[np.float32]]:
     """By Hugging Face name: every value a bfloat16. Scaled so that attention looks at few keys and logits are far
     apart: a mistake anywhere is seen in the logits."""
     random = np.random.default_rng(seed)
     weights = {}
     values: npt.NDArray[np.float32]
-    for name, shape in Llama.weight_shapes(ModelConfig.from_hf(tiny_config(tied=tied))).items():
+    for name, shape in Llama.weight_shapes(tiny_llama_config(tied=tied)).items():
         values = random.standard_normal(shape, np.float32)
         if len(shape) == 1:
             values = 1 + values / np.float32(8)

@@ -47,27 +47,37 @@ bool may_use_amx_tiles() {
 #endif
 }
 
+struct CpuId {
+  std::uint32_t eax = 0;
+  std::uint32_t ebx = 0;
+  std::uint32_t ecx = 0;
+  std::uint32_t edx = 0;
+};
+
+// All zero where this CPU has no such leaf.
+CpuId cpu_id(std::uint32_t leaf, std::uint32_t subleaf = 0) {
+  CpuId id;
+  __get_cpuid_count(leaf, subleaf, &id.eax, &id.ebx, &id.ecx, &id.edx);
+  return id;
+}
+
 CpuFeatures detect() {
-  constexpr std::uint64_t kZmmStates = 0xE6;      // SSE, AVX, opmask, ZMM_Hi256, Hi16_ZMM
+  constexpr std::uint64_t kYmmStates = 0x6;       // SSE, AVX
+  constexpr std::uint64_t kZmmStates = 0xE6;      // and opmask, ZMM_Hi256, Hi16_ZMM
   constexpr std::uint64_t kTileStates = 0x60000;  // XTILECFG, XTILEDATA
   CpuFeatures features;
-  unsigned eax = 0;
-  unsigned ebx = 0;
-  unsigned ecx = 0;
-  unsigned edx = 0;
-  if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) == 0 || !has_bits(ecx, bit(27) | bit(12))) {  // OSXSAVE, FMA
+  const CpuId basic = cpu_id(1);
+  if (!has_bits(basic.ecx, bit(27))) {  // OSXSAVE
     return features;
   }
   const std::uint64_t states = saved_states();
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) {
-    return features;
-  }
-  const bool avx512 = has_bits(ebx, bit(5) | bit(16) | bit(17) | bit(30) | bit(31));  // AVX2, F, DQ, BW, VL
-  const bool amx = has_bits(edx, bit(22) | bit(24));                                  // AMX-BF16, AMX-TILE
-  if (__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) == 0) {
-    return features;
-  }
-  features.avx512_bf16 = avx512 && has_bits(eax, bit(5)) && has_bits(states, kZmmStates);
+  const CpuId extended = cpu_id(7);
+  const bool avx2 = has_bits(basic.ecx, bit(12) | bit(28)) && has_bits(extended.ebx, bit(5));  // FMA, AVX; AVX2
+  const bool avx512 = has_bits(extended.ebx, bit(16) | bit(17) | bit(30) | bit(31));           // F, DQ, BW, VL
+  const bool amx = has_bits(extended.edx, bit(22) | bit(24));                                  // AMX-BF16, AMX-TILE
+  features.avx2_fma = avx2 && has_bits(states, kYmmStates);
+  features.avx512_bf16 =
+      features.avx2_fma && avx512 && has_bits(cpu_id(7, 1).eax, bit(5)) && has_bits(states, kZmmStates);
   features.amx_bf16 = features.avx512_bf16 && amx && has_bits(states, kTileStates) && may_use_amx_tiles();
   return features;
 }

@@ -70,14 +70,16 @@ void check_batch(const Batch& batch, const BatchLimits& limits) {
     return;  // nothing will run
   }
   require_in_range("token_ids", batch.token_ids, limits.vocab_size);
-  if (limits.num_blocks == 0) {
-    return;  // no op looks at positions or sequences
+  if (limits.reads_positions) {
+    require_size("positions", batch.positions.size(), num_tokens);
+    require_in_range("positions", batch.positions, limits.max_positions);
   }
-  require_size("positions", batch.positions.size(), num_tokens);
+  if (limits.num_blocks == 0) {
+    return;  // no op looks at sequences
+  }
   require_size("slot_mapping", batch.slot_mapping.size(), num_tokens);
   require_size("query_start", batch.query_start.size(), num_sequences + 1);
   require_size("block_tables", batch.block_tables.size(), num_sequences * batch.max_blocks_per_sequence);
-  require_in_range("positions", batch.positions, limits.max_positions);
   require_in_range("slot_mapping", batch.slot_mapping, limits.num_blocks * limits.block_size);
   require_in_range("block_tables", batch.block_tables, limits.num_blocks);
   check_sequences(batch, limits.block_size);

@@ -12,7 +12,8 @@ struct BatchLimits {
   std::int64_t num_tokens = 0;
   std::int64_t num_samples = 0;
   std::int64_t vocab_size = std::numeric_limits<std::int64_t>::max();     // rows of the embedding tables
-  std::int64_t max_positions = std::numeric_limits<std::int64_t>::max();  // rows of the rotary tables
+  bool reads_positions = false;                                           // whether there is a table by position
+  std::int64_t max_positions = std::numeric_limits<std::int64_t>::max();  // rows of the rotary and position tables
   std::int64_t num_blocks = 0;  // of the KV cache; 0 for a graph without attention
   std::int64_t block_size = 0;
 };

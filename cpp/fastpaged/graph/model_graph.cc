@@ -1,4 +1,4 @@
-// ModelGraph, second half: placing the buffers, and running.
+// ModelGraph: placing the buffers, and running.
 #include "fastpaged/graph/model_graph.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "fastpaged/base/check.h"
+#include "fastpaged/ops/shape_check.h"
 
 namespace fastpaged {
 namespace {
@@ -84,8 +85,9 @@ void ModelGraph::finalize(BufferId output, std::int64_t max_num_tokens, std::int
 
 void ModelGraph::bind_kv_cache(const TensorView& kv_cache) {
   require(num_layers_ > 0, [] { return std::string("bind_kv_cache: no op that has a KV cache is recorded"); });
-  require(!kv_cache.empty() && kv_cache.dtype == DType::kBFloat16 && kv_cache.rank == 6, [&] {
-    return "bind_kv_cache: kv_cache must be a bfloat16 array of rank 6, got rank " + std::to_string(kv_cache.rank);
+  require(!kv_cache.empty() && kv_cache.dtype == activation_dtype_ && kv_cache.rank == 6, [&] {
+    return "bind_kv_cache: kv_cache must be a " + std::string(name_of(activation_dtype_)) + " array of rank 6, got " +
+           name_of(kv_cache.dtype) + " of rank " + std::to_string(kv_cache.rank);
   });
   const auto& shape = kv_cache.shape;
   require(shape[0] > 0 && shape[1] >= num_layers_ && shape[2] == 2 && shape[3] == num_kv_heads_ && shape[4] > 0 &&
@@ -125,7 +127,8 @@ TensorView ModelGraph::heads(std::optional<BufferId> id) const {
 TensorView ModelGraph::kv_layer(std::int32_t layer) const {
   TensorView view = kv_cache_;
   view.rank = 5;
-  view.data = kv_cache_.ptr<BFloat16>() + layer * kv_cache_.strides[1];
+  view.data =
+      kv_cache_.ptr<std::byte>() + layer * kv_cache_.strides[1] * static_cast<std::int64_t>(size_of(kv_cache_.dtype));
   for (std::size_t axis = 1; axis < 5; ++axis) {
     view.shape[axis] = kv_cache_.shape[axis + 1];
     view.strides[axis] = kv_cache_.strides[axis + 1];
@@ -135,6 +138,7 @@ TensorView ModelGraph::kv_layer(std::int32_t layer) const {
 
 void ModelGraph::run_node(EmbeddingParams& params, const Node& node, const Batch& batch) {
   params.token_ids = int_array(batch.token_ids);
+  params.positions = int_array(batch.positions);
   params.out = view(node.output);
   ops_->embedding(params, *pool_);
 }
@@ -144,6 +148,13 @@ void ModelGraph::run_node(RmsNormParams& params, const Node& node, const Batch& 
   params.residual = view(node.residual);
   params.out = view(node.output);
   ops_->rms_norm(params, *pool_);
+}
+
+void ModelGraph::run_node(LayerNormParams& params, const Node& node, const Batch& /*batch*/) {
+  params.x = view(node.input);
+  params.residual = view(node.residual);
+  params.out = view(node.output);
+  ops_->layer_norm(params, *pool_);
 }
 
 void ModelGraph::run_node(LinearParams& params, const Node& node, const Batch& /*batch*/) {
@@ -174,10 +185,27 @@ void ModelGraph::run_node(PagedAttentionParams& params, const Node& node, const 
   ops_->paged_attention(params, *pool_);
 }
 
+void ModelGraph::run_node(ActivationParams& params, const Node& node, const Batch& /*batch*/) {
+  params.x = view(node.input);
+  params.out = view(node.output);
+  ops_->activation(params, *pool_);
+}
+
 void ModelGraph::run_node(GatedActivationParams& params, const Node& node, const Batch& /*batch*/) {
   params.gate_up = view(node.input);
   params.out = view(node.output);
   ops_->gated_activation(params, *pool_);
+}
+
+void ModelGraph::run_node(SoftCapParams& params, const Node& node, const Batch& /*batch*/) {
+  params.x = view(node.input);
+  ops_->soft_cap(params, *pool_);
+}
+
+void ModelGraph::run_node(AddParams& params, const Node& node, const Batch& /*batch*/) {
+  params.x = view(node.input);
+  params.y = view(node.residual);
+  ops_->add(params, *pool_);
 }
 
 void ModelGraph::run_node(GatherRowsParams& params, const Node& node, const Batch& batch) {
@@ -196,7 +224,12 @@ void ModelGraph::run(const Batch& batch) {
   for (Node& node : nodes_) {
     const RowKind rows = buffers_[static_cast<std::size_t>(node.output)].rows;
     if ((rows == RowKind::kTokens ? num_tokens_ : num_samples_) > 0) {
-      std::visit([&](auto& params) { run_node(params, node, batch); }, node.params);
+      const auto run_it = [&] { std::visit([&](auto& params) { run_node(params, node, batch); }, node.params); };
+      if (op_times_) {
+        op_times_->measure(node.params, run_it);
+      } else {
+        run_it();
+      }
     }
   }
 }

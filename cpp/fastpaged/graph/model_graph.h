@@ -24,6 +24,7 @@
 #include "fastpaged/graph/buffer_placement.h"
 #include "fastpaged/graph/check_batch.h"
 #include "fastpaged/graph/node.h"
+#include "fastpaged/graph/op_times.h"
 #include "fastpaged/ops/op_table.h"
 #include "fastpaged/ops/workspace.h"
 
@@ -31,25 +32,35 @@ namespace fastpaged {
 
 class ModelGraph {
  public:
-  ModelGraph(const OpTable& ops, ThreadPool& pool);  // REQUIRES: both outlive the graph
+  // activation_dtype: bfloat16 or float32, of what feeds the linear layers, of their weights and of the KV cache;
+  // called A below. REQUIRES: ops and pool outlive the graph.
+  ModelGraph(const OpTable& ops, ThreadPool& pool, DType activation_dtype);
 
-  BufferId buffer(RowKind rows, std::int64_t cols, DType dtype);
+  BufferId buffer(RowKind rows, std::int64_t cols, DType dtype);  // dtype: float32 or A
 
   // Each appends one node, or throws std::invalid_argument naming what does not match and changes nothing. A buffer is
-  // read only after it was written, and is the `out` of one node alone. Weight views must outlive the graph.
-  void embedding(const TensorView& table, BufferId out);
-  // residual may be null. With one, x is updated in place: whatever reads x later reads the sum.
+  // read only after it was written, and is the `out` of one node alone. Weight views must outlive the graph; where one
+  // may be left out, it is empty().
+  void embedding(const TensorView& table, const TensorView& position_table, float scale, BufferId out);
+  // residual may be null. With one, x is updated in place: whatever reads x later reads the sum. out: A or float32.
   void rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out);
-  void linear(BufferId x, const PackedLinear& weight, BufferId out);
-  void rotary_cache_write(BufferId qkv, const TensorView& cos_sin, std::int32_t layer, BufferId q);
-  void paged_attention(BufferId q, std::int32_t layer, float scale, BufferId out);
+  void layer_norm(BufferId x, const BufferId* residual, const TensorView& weight, const TensorView& bias, float eps,
+                  BufferId out);
+  void linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out);
+  // qkv: [T, (Hq + 2 num_kv_heads) * head_dim], q: [T, Hq * head_dim]
+  void rotary_cache_write(BufferId qkv, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim,
+                          const RotaryOptions& options, BufferId q);
+  void paged_attention(BufferId q, std::int32_t layer, const AttentionOptions& options, BufferId out);
+  void activation(BufferId x, Activation activation, BufferId out);
   void gated_activation(BufferId gate_up, Activation activation, BufferId out);
+  void soft_cap(BufferId x, float cap);  // in place: whatever reads x later reads what became of it
+  void add(BufferId x, BufferId y);      // x += y, in place
   void gather_rows(BufferId x, BufferId out);
 
   // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards. Throws std::invalid_argument, or
   // std::bad_alloc where the budget is too large for the address space; the graph then stays as it was.
   void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples);
-  // [num_blocks, num_layers, 2, Hkv, block_size, D] bfloat16; must outlive the graph's runs. Layers recorded later must
+  // [num_blocks, num_layers, 2, Hkv, block_size, D] A; must outlive the graph's runs. Layers recorded later must
   // be among its own.
   void bind_kv_cache(const TensorView& kv_cache);
   // Allocates nothing once the ops' working memory has grown to the largest step. With no samples the nodes on sampled
@@ -58,11 +69,20 @@ class ModelGraph {
   void run(const Batch& batch);
   [[nodiscard]] TensorView output() const;  // [R, vocab] float32 of the last run
 
+  [[nodiscard]] DType activation_dtype() const { return activation_dtype_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_.num_bytes(); }
   [[nodiscard]] std::string describe() const;  // one line per node, for people
+  // From now on every run counts its ops and their time, which costs two readings of a clock a node.
+  void time_ops() { op_times_.emplace(); }
+  [[nodiscard]] const std::optional<OpTimes>& op_times() const { return op_times_; }
   void check_invariants() const;
 
  private:
+  // What rms_norm and layer_norm have in common: all but the params, with `out` checked but not yet written.
+  Node norm_node(const char* op, BufferId x, const BufferId* residual, const TensorView& weight, float eps,
+                 BufferId out);
+  void require_addend(const char* op, const char* argument, BufferId addend, BufferId x);
+  void limit_positions(std::int64_t num_rows);  // of a table by position
   Buffer& at(const char* op, const char* argument, BufferId id);
   Buffer& readable(const char* op, const char* argument, BufferId id, DType dtype);
   Buffer& writable(const char* op, const char* argument, BufferId id, DType dtype, RowKind rows, std::int64_t cols);
@@ -76,19 +96,25 @@ class ModelGraph {
   [[nodiscard]] TensorView kv_layer(std::int32_t layer) const;
   void run_node(EmbeddingParams& params, const Node& node, const Batch& batch);
   void run_node(RmsNormParams& params, const Node& node, const Batch& batch);
+  void run_node(LayerNormParams& params, const Node& node, const Batch& batch);
   void run_node(LinearParams& params, const Node& node, const Batch& batch);
   void run_node(RotaryCacheWriteParams& params, const Node& node, const Batch& batch);
   void run_node(PagedAttentionParams& params, const Node& node, const Batch& batch);
+  void run_node(ActivationParams& params, const Node& node, const Batch& batch);
   void run_node(GatedActivationParams& params, const Node& node, const Batch& batch);
+  void run_node(SoftCapParams& params, const Node& node, const Batch& batch);
+  void run_node(AddParams& params, const Node& node, const Batch& batch);
   void run_node(GatherRowsParams& params, const Node& node, const Batch& batch);
 
   const OpTable* ops_;
   ThreadPool* pool_;
+  DType activation_dtype_;
   std::vector<Buffer> buffers_;
   std::vector<Node> nodes_;
   std::optional<BufferId> output_;  // set by finalize()
   Arena arena_;
   Workspace workspace_;  // of the ops, one after the other
+  std::optional<OpTimes> op_times_;
   BatchLimits limits_;
   TensorView kv_cache_;
   std::int64_t num_layers_ = 0;  // of the KV cache, as far as recorded

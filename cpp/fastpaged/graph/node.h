@@ -25,17 +25,33 @@ struct Buffer {
   [[nodiscard]] std::int64_t row_bytes() const { return cols * static_cast<std::int64_t>(size_of(dtype)); }
 };
 
-using NodeParams = std::variant<EmbeddingParams, RmsNormParams, LinearParams, RotaryCacheWriteParams,
-                                PagedAttentionParams, GatedActivationParams, GatherRowsParams>;
+using NodeParams = std::variant<EmbeddingParams, RmsNormParams, LayerNormParams, LinearParams, RotaryCacheWriteParams,
+                                PagedAttentionParams, ActivationParams, GatedActivationParams, SoftCapParams, AddParams,
+                                GatherRowsParams>;
+
+// What rotary_cache_write does to the heads of q and k before it hands them on; what is empty() is left out.
+struct RotaryOptions {
+  TensorView cos_sin{};   // [max_positions, rotary] float32, rotary even and at most head_dim
+  TensorView q_norm{};    // [head_dim] float32; both norms or none
+  TensorView k_norm{};    // [head_dim] float32
+  float norm_eps = 0.0F;  // of the norms
+};
+
+struct AttentionOptions {
+  float scale = 1.0F;
+  float soft_cap = 0.0F;      // 0: none
+  std::int32_t window = 0;    // 0: none
+  TensorView alibi_slopes{};  // [Hq] float32, or empty()
+};
 
 // One op call. In params, weights and constants are set for good when the node is recorded;
 // buffers, batch arrays and the KV cache are filled in by every run.
 struct Node {
   NodeParams params;
   std::optional<BufferId> input;     // none for embedding
-  std::optional<BufferId> residual;  // rms_norm: added to input in place
-  BufferId output = 0;
-  std::int32_t layer = 0;  // rotary_cache_write, paged_attention: which part of the KV cache
+  std::optional<BufferId> residual;  // rms_norm, layer_norm, add: added to input in place
+  BufferId output = 0;               // of soft_cap and add: their input, updated in place
+  std::int32_t layer = 0;            // rotary_cache_write, paged_attention: which part of the KV cache
 };
 
 }  // namespace fastpaged

@@ -1,9 +1,11 @@
-// ModelGraph, first half: recording, with every shape checked where it is written down.
+// ModelGraph: recording, with every shape checked where it is written down.
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
+#include "fastpaged/graph/record_checks.h"
 #include "fastpaged/ops/shape_check.h"
 
 namespace fastpaged {
@@ -11,29 +13,14 @@ namespace {
 
 constexpr std::int64_t kMaxCols = std::int64_t{1} << 40;  // so that no count of bytes of a row overflows
 
-std::string said(const char* op, const char* argument) {
-  return std::string(op) + ": " + argument;
-}
-
-void require_equal(const char* op, const char* what, std::int64_t expected, std::int64_t given) {
-  require(given == expected,
-          [&] { return said(op, what) + " = " + std::to_string(expected) + ", got " + std::to_string(given); });
-}
-
-void require_tensor(const char* op, const char* argument, const TensorView& tensor, DType dtype, int rank) {
-  require(!tensor.empty() && tensor.dtype == dtype && tensor.rank == rank && tensor.strides[rank - 1] == 1, [&] {
-    return said(op, argument) + " must be a " + name_of(dtype) + " array of rank " + std::to_string(rank) +
-           " with dense rows, got " + name_of(tensor.dtype) + " of rank " + std::to_string(tensor.rank);
-  });
-}
-
-const char* name_of(RowKind rows) {
-  return rows == RowKind::kTokens ? "tokens" : "samples";
-}
-
 }  // namespace
 
-ModelGraph::ModelGraph(const OpTable& ops, ThreadPool& pool) : ops_(&ops), pool_(&pool) {}
+ModelGraph::ModelGraph(const OpTable& ops, ThreadPool& pool, DType activation_dtype)
+    : ops_(&ops), pool_(&pool), activation_dtype_(activation_dtype) {
+  require(activation_dtype == DType::kBFloat16 || activation_dtype == DType::kFloat32, [&] {
+    return "ModelGraph: dtype must be bfloat16 or float32, got " + std::string(name_of(activation_dtype));
+  });
+}
 
 void ModelGraph::require_recording(const char* op) const {
   require(!output_.has_value(), [&] { return std::string(op) + ": the graph is finalized, nothing can be added"; });
@@ -44,7 +31,11 @@ BufferId ModelGraph::buffer(RowKind rows, std::int64_t cols, DType dtype) {
   require(cols > 0 && cols <= kMaxCols, [&] {
     return "buffer: cols must lie in [1, " + std::to_string(kMaxCols) + "], got " + std::to_string(cols);
   });
-  require(dtype != DType::kInt32, [] { return std::string("buffer: dtype must be float32 or bfloat16, got int32"); });
+  require(dtype == DType::kFloat32 || dtype == activation_dtype_, [&] {
+    return std::string("buffer: dtype must be float32") +
+           (activation_dtype_ == DType::kFloat32 ? "" : " or " + std::string(name_of(activation_dtype_))) + ", got " +
+           name_of(dtype);
+  });
   buffers_.push_back({.rows = rows, .cols = cols, .dtype = dtype});
   return static_cast<BufferId>(buffers_.size()) - 1;
 }
@@ -85,111 +76,99 @@ Buffer& ModelGraph::writable(const char* op, const char* argument, BufferId id, 
   return buffer;
 }
 
-void ModelGraph::embedding(const TensorView& table, BufferId out) {
-  require_tensor("embedding", "table", table, DType::kBFloat16, 2);
-  writable("embedding", "out", out, DType::kFloat32, RowKind::kTokens, table.shape[1]).written = true;
+void ModelGraph::embedding(const TensorView& table, const TensorView& position_table, float scale, BufferId out) {
+  constexpr const char* kOp = "embedding";
+  require_tensor(kOp, "table", table, activation_dtype_, 2);
+  require(std::isfinite(scale), [&] { return said(kOp, "scale must be finite, got ") + std::to_string(scale); });
+  if (!position_table.empty()) {
+    require_tensor(kOp, "position_table", position_table, DType::kFloat32, 2);
+    require_equal(kOp, "position_table must have as many columns as the table", table.shape[1],
+                  position_table.shape[1]);
+  }
+  writable(kOp, "out", out, DType::kFloat32, RowKind::kTokens, table.shape[1]).written = true;
   limits_.vocab_size = std::min(limits_.vocab_size, table.shape[0]);
-  EmbeddingParams params;
-  params.table = table;
+  if (!position_table.empty()) {
+    limit_positions(position_table.shape[0]);
+  }
+  const EmbeddingParams params{
+      .token_ids = {}, .table = table, .position_table = position_table, .out = {}, .scale = scale};
   nodes_.push_back({.params = params, .input = {}, .residual = {}, .output = out});
 }
 
-void ModelGraph::rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out) {
-  const Buffer& source = readable("rms_norm", "x", x, DType::kFloat32);
-  if (residual != nullptr) {
-    const Buffer& added = readable("rms_norm", "residual", *residual, DType::kFloat32);
-    require(*residual != x,
-            [&] { return "rms_norm: residual must be another buffer than x, both are " + std::to_string(x); });
-    require(added.rows == source.rows && added.cols == source.cols, [&] {
-      return "rms_norm: residual must be [" + std::string(name_of(source.rows)) + ", " + std::to_string(source.cols) +
-             "] as x is, got [" + name_of(added.rows) + ", " + std::to_string(added.cols) + "]";
-    });
-  }
-  require_tensor("rms_norm", "weight", weight, DType::kFloat32, 1);
-  require_equal("rms_norm", "weight must have as many elements as x has columns", source.cols, weight.shape[0]);
-  require(eps >= 0.0F, [&] { return "rms_norm: eps must be >= 0, got " + std::to_string(eps); });
-  writable("rms_norm", "out", out, DType::kBFloat16, source.rows, source.cols).written = true;
-  RmsNormParams params;
-  params.weight = weight;
-  params.eps = eps;
-  Node node{.params = params, .input = x, .residual = {}, .output = out};
-  if (residual != nullptr) {
-    node.residual = *residual;
-  }
-  nodes_.push_back(node);
+void ModelGraph::limit_positions(std::int64_t num_rows) {
+  limits_.reads_positions = true;
+  limits_.max_positions = std::min(limits_.max_positions, num_rows);
 }
 
-void ModelGraph::linear(BufferId x, const PackedLinear& weight, BufferId out) {
-  const Buffer& source = readable("linear", "x", x, DType::kBFloat16);
-  require_equal("linear", "x must have as many columns as the weight has in_features", weight.in_features(),
-                source.cols);
+void ModelGraph::require_addend(const char* op, const char* argument, BufferId addend, BufferId x) {
+  const Buffer& source = at(op, "x", x);
+  const Buffer& added = readable(op, argument, addend, DType::kFloat32);
+  require(addend != x,
+          [&] { return said(op, argument) + " must be another buffer than x, both are " + std::to_string(x); });
+  require(added.rows == source.rows && added.cols == source.cols, [&] {
+    return said(op, argument) + " must be [" + name_of(source.rows) + ", " + std::to_string(source.cols) +
+           "] as x is, got [" + name_of(added.rows) + ", " + std::to_string(added.cols) + "]";
+  });
+}
+
+Node ModelGraph::norm_node(const char* op, BufferId x, const BufferId* residual, const TensorView& weight, float eps,
+                           BufferId out) {
+  const Buffer& source = readable(op, "x", x, DType::kFloat32);
+  Node node{.params = {}, .input = x, .residual = {}, .output = out};
+  if (residual != nullptr) {
+    require_addend(op, "residual", *residual, x);
+    node.residual = *residual;
+  }
+  require_vector(op, "weight must have as many elements as x has columns", weight, source.cols);
+  require(std::isfinite(eps) && eps >= 0.0F,
+          [&] { return said(op, "eps") + " must be finite and >= 0, got " + std::to_string(eps); });
+  const DType dtype = at(op, "out", out).dtype == DType::kFloat32 ? DType::kFloat32 : activation_dtype_;
+  writable(op, "out", out, dtype, source.rows, source.cols);
+  return node;
+}
+
+void ModelGraph::rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out) {
+  Node node = norm_node("rms_norm", x, residual, weight, eps, out);
+  node.params = RmsNormParams{.x = {}, .weight = weight, .out = {}, .eps = eps};
+  nodes_.push_back(node);
+  at("rms_norm", "out", out).written = true;
+}
+
+void ModelGraph::layer_norm(BufferId x, const BufferId* residual, const TensorView& weight, const TensorView& bias,
+                            float eps, BufferId out) {
+  Node node = norm_node("layer_norm", x, residual, weight, eps, out);
+  if (!bias.empty()) {
+    require_vector("layer_norm", "bias must have as many elements as x has columns", bias, weight.shape[0]);
+  }
+  node.params = LayerNormParams{.x = {}, .weight = weight, .bias = bias, .out = {}, .eps = eps};
+  nodes_.push_back(node);
+  at("layer_norm", "out", out).written = true;
+}
+
+void ModelGraph::linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out) {
+  constexpr const char* kOp = "linear";
+  const Buffer& source = readable(kOp, "x", x, activation_dtype_);
+  require_equal(kOp, "x must have as many columns as the weight has in_features", weight.in_features(), source.cols);
   require(std::string_view(weight.isa()) == ops_->isa, [&] {
     return "linear: weight is packed for '" + std::string(weight.isa()) + "', the graph runs '" + ops_->isa + "'";
   });
-  writable("linear", "out", out, DType::kFloat32, source.rows, weight.out_features()).written = true;
-  LinearParams params;
-  params.weight = &weight;
+  require(weight.dtype() == activation_dtype_, [&] {
+    return "linear: weight must be packed as " + std::string(name_of(activation_dtype_)) +
+           ", as the graph computes, got " + name_of(weight.dtype());
+  });
+  if (!bias.empty()) {
+    require_vector(kOp, "bias must have as many elements as the weight has out_features", bias, weight.out_features());
+  }
+  writable(kOp, "out", out, DType::kFloat32, source.rows, weight.out_features()).written = true;
+  const LinearParams params{.x = {}, .weight = &weight, .bias = bias, .out = {}};
   nodes_.push_back({.params = params, .input = x, .residual = {}, .output = out});
 }
 
-// The KV cache of the whole graph has one shape: the first op that knows it fixes it. One that is bound already fixes
-// the number of layers too.
-void ModelGraph::set_kv_shape(const char* op, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim) {
-  require(layer >= 0, [&] { return said(op, "layer") + " must be >= 0, got " + std::to_string(layer); });
-  require(kv_cache_.empty() || layer < kv_cache_.shape[1], [&] {
-    return said(op, "layer") + " must be one of the " + std::to_string(kv_cache_.shape[1]) +
-           " layers of the KV cache that is bound, from 0 on, got " + std::to_string(layer);
-  });
-  if (num_layers_ == 0) {
-    num_kv_heads_ = num_kv_heads;
-    head_dim_ = head_dim;
-  }
-  require_equal(op, "head_dim must be the same in every layer", head_dim_, head_dim);
-  require_equal(op, "num_kv_heads must be the same in every layer", num_kv_heads_, num_kv_heads);
-  num_layers_ = std::max(num_layers_, std::int64_t{layer} + 1);
-}
-
-void ModelGraph::rotary_cache_write(BufferId qkv, const TensorView& cos_sin, std::int32_t layer, BufferId q) {
-  constexpr const char* kOp = "rotary_cache_write";
-  const Buffer& source = readable(kOp, "qkv", qkv, DType::kFloat32);
-  require_tensor(kOp, "cos_sin", cos_sin, DType::kFloat32, 2);
-  const std::int64_t head_dim = cos_sin.shape[1];
-  require(head_dim > 0 && head_dim % 2 == 0, [&] {
-    return said(kOp, "cos_sin") + " must have an even number of columns, head_dim, got " + std::to_string(head_dim);
-  });
-  const std::int64_t q_cols = at(kOp, "q", q).cols;
-  const std::int64_t num_heads = q_cols / head_dim;
-  const std::int64_t num_kv_heads = (source.cols - q_cols) / (2 * head_dim);
-  require(num_kv_heads > 0 && q_cols == num_heads * head_dim && source.cols == q_cols + 2 * num_kv_heads * head_dim &&
-              num_heads % num_kv_heads == 0,
-          [&] {
-            return said(kOp, "qkv") +
-                   " must have (Hq + 2 Hkv) * D columns and q Hq * D, with D = " + std::to_string(head_dim) +
-                   " and Hq a multiple of Hkv, got " + std::to_string(source.cols) + " and " + std::to_string(q_cols);
-          });
-  Buffer& target = writable(kOp, "q", q, DType::kBFloat16, RowKind::kTokens, q_cols);
-  require(source.rows == RowKind::kTokens, [&] { return said(kOp, "qkv") + " must have token rows, got samples"; });
-  set_kv_shape(kOp, layer, num_kv_heads, head_dim);
-  target.written = true;
-  target.head_dim = head_dim;
-  limits_.max_positions = std::min(limits_.max_positions, cos_sin.shape[0]);
-  RotaryCacheWriteParams params;
-  params.cos_sin = cos_sin;
-  nodes_.push_back({.params = params, .input = qkv, .residual = {}, .output = q, .layer = layer});
-}
-
-void ModelGraph::paged_attention(BufferId q, std::int32_t layer, float scale, BufferId out) {
-  constexpr const char* kOp = "paged_attention";
-  const Buffer& source = readable(kOp, "q", q, DType::kBFloat16);
-  require(source.head_dim > 0, [&] {
-    return said(kOp, "q") + " must come from rotary_cache_write, buffer " + std::to_string(q) + " does not";
-  });
-  Buffer& target = writable(kOp, "out", out, DType::kBFloat16, RowKind::kTokens, source.cols);
-  set_kv_shape(kOp, layer, num_kv_heads_, source.head_dim);
-  target.written = true;
-  PagedAttentionParams params;
-  params.scale = scale;
-  nodes_.push_back({.params = params, .input = q, .residual = {}, .output = out, .layer = layer});
+void ModelGraph::activation(BufferId x, Activation activation, BufferId out) {
+  const Buffer& source = readable("activation", "x", x, DType::kFloat32);
+  writable("activation", "out", out, activation_dtype_, source.rows, source.cols).written = true;
+  const ActivationParams params{.x = {}, .out = {}, .activation = activation};
+  nodes_.push_back({.params = params, .input = x, .residual = {}, .output = out});
 }
 
 void ModelGraph::gated_activation(BufferId gate_up, Activation activation, BufferId out) {
@@ -197,10 +176,23 @@ void ModelGraph::gated_activation(BufferId gate_up, Activation activation, Buffe
   require(source.cols % 2 == 0, [&] {
     return "gated_activation: gate_up must have an even number of columns, got " + std::to_string(source.cols);
   });
-  writable("gated_activation", "out", out, DType::kBFloat16, source.rows, source.cols / 2).written = true;
-  GatedActivationParams params;
-  params.activation = activation;
+  writable("gated_activation", "out", out, activation_dtype_, source.rows, source.cols / 2).written = true;
+  const GatedActivationParams params{.gate_up = {}, .out = {}, .activation = activation};
   nodes_.push_back({.params = params, .input = gate_up, .residual = {}, .output = out});
+}
+
+void ModelGraph::soft_cap(BufferId x, float cap) {
+  readable("soft_cap", "x", x, DType::kFloat32);
+  require(std::isfinite(cap) && cap > 0.0F,
+          [&] { return "soft_cap: cap must be finite and > 0, got " + std::to_string(cap); });
+  const SoftCapParams params{.x = {}, .cap = cap};
+  nodes_.push_back({.params = params, .input = x, .residual = {}, .output = x});
+}
+
+void ModelGraph::add(BufferId x, BufferId y) {
+  readable("add", "x", x, DType::kFloat32);
+  require_addend("add", "y", y, x);
+  nodes_.push_back({.params = AddParams{}, .input = x, .residual = y, .output = x});
 }
 
 void ModelGraph::gather_rows(BufferId x, BufferId out) {

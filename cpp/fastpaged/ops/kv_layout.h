@@ -1,4 +1,5 @@
-// KVLayout: where the vectors of one layer lie in paged KV memory [num_blocks, 2 (K|V), Hkv, block_size, D].
+// KVLayout: where the vectors of one layer lie in paged KV memory [num_blocks, 2 (K|V), Hkv, block_size, D] of
+// elements A: BFloat16 or float.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,10 @@
 
 namespace fastpaged {
 
+template <typename A>
 struct KVLayout {
   explicit KVLayout(const TensorView& kv_cache)
-      : data(kv_cache.ptr<BFloat16>()),
+      : data(kv_cache.ptr<A>()),
         num_kv_heads(kv_cache.shape[2]),
         block_size(kv_cache.shape[3]),
         block_stride(kv_cache.strides[0]),
@@ -17,14 +19,14 @@ struct KVLayout {
         head_stride(kv_cache.strides[2]),
         token_stride(kv_cache.strides[3]) {}
 
-  [[nodiscard]] BFloat16* key(std::int64_t block, std::int64_t head, std::int64_t offset) const {
+  [[nodiscard]] A* key(std::int64_t block, std::int64_t head, std::int64_t offset) const {
     return data + block * block_stride + head * head_stride + offset * token_stride;
   }
-  [[nodiscard]] BFloat16* value(std::int64_t block, std::int64_t head, std::int64_t offset) const {
+  [[nodiscard]] A* value(std::int64_t block, std::int64_t head, std::int64_t offset) const {
     return key(block, head, offset) + value_offset;
   }
 
-  BFloat16* data;
+  A* data;
   std::int64_t num_kv_heads;
   std::int64_t block_size;
   std::int64_t block_stride;

@@ -1,13 +1,14 @@
 // OpTable: the kernels of one instruction set, chosen once at run time.
 //
 //   scalar        plain C++ loops (ops/reference): the oracle of the tests, and what serves CPUs without the others
+//   avx2          AVX2 with fused multiply-add; bfloat16 is widened to float32
 //   avx512        AVX-512 with its bfloat16 dot product
-//   amx           AMX tiles for the linear layers, AVX-512 for the rest
+//   amx           AMX tiles for the linear layers in bfloat16, AVX-512 for the rest
 //   amx_emulated  the amx kernels with each tile instruction carried out in software: the tests' way to run them
 //                 on a CPU without AMX; never chosen by itself
 //
-// For one named table, an output element's bits depend on its own inputs alone: never on other rows, on the
-// number of rows, on the block size, or on the thread count.
+// Every table serves both activation dtypes, bfloat16 and float32. For one named table, an output element's bits depend
+// on its own inputs alone: never on other rows, on the number of rows, on the block size, or on the thread count.
 #pragma once
 
 #include <span>
@@ -23,15 +24,19 @@ namespace fastpaged {
 
 struct OpTable {
   const char* isa;
-  // parts: [N_i, K] bfloat16 or float32 weights stacked along N (q, k and v; gate and up). float32 is rounded to
-  // bfloat16. Any N >= 1 and K >= 1.
-  PackedLinear (*pack_linear)(std::span<const TensorView> parts, ThreadPool& pool);
+  // parts: [N_i, K] bfloat16 or float32 weights stacked along N (q, k and v; gate and up), packed as dtype, bfloat16 or
+  // float32: float32 is rounded to bfloat16, bfloat16 widened. Any N >= 1 and K >= 1.
+  PackedLinear (*pack_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
   void (*embedding)(const EmbeddingParams& params, ThreadPool& pool);
   void (*rms_norm)(const RmsNormParams& params, ThreadPool& pool);
+  void (*layer_norm)(const LayerNormParams& params, ThreadPool& pool);
   void (*linear)(const LinearParams& params, ThreadPool& pool);
   void (*rotary_cache_write)(const RotaryCacheWriteParams& params, ThreadPool& pool);
   void (*paged_attention)(const PagedAttentionParams& params, ThreadPool& pool);
+  void (*activation)(const ActivationParams& params, ThreadPool& pool);
   void (*gated_activation)(const GatedActivationParams& params, ThreadPool& pool);
+  void (*soft_cap)(const SoftCapParams& params, ThreadPool& pool);
+  void (*add)(const AddParams& params, ThreadPool& pool);
   void (*gather_rows)(const GatherRowsParams& params, ThreadPool& pool);
 };
 

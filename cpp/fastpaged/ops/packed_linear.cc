@@ -23,9 +23,11 @@ std::byte* map_pages(std::size_t num_bytes) {
 
 }  // namespace
 
-PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, std::size_t num_bytes, const char* isa)
+PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
+                           const char* isa)
     : out_features_(out_features),
       in_features_(in_features),
+      dtype_(dtype),
       num_bytes_(num_bytes),
       isa_(isa),
       data_(map_pages(num_bytes), Free{num_bytes}) {}

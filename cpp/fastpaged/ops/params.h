@@ -1,6 +1,7 @@
 // One plain struct per op: the whole contract between a model graph and a kernel.
 // T tokens, S sequences, R sampled rows, H hidden size, D head size, Hq / Hkv query / KV heads.
-// bfloat16 feeds the matrix unit and the KV cache; everything that is summed stays float32.
+// A is the activation dtype of the graph, bfloat16 or float32: what feeds the linear layers, and what the KV cache and
+// the weights are kept in. Everything that is summed stays float32.
 #pragma once
 
 #include <cstdint>
@@ -13,64 +14,114 @@ namespace fastpaged {
 class PackedLinear;
 class Workspace;
 
-// out[t] = table[token_ids[t]]
+// out[t] = table[token_ids[t]] * scale, + position_table[positions[t]] if given
 struct EmbeddingParams {
-  TensorView token_ids;  // [T] int32, in vocabulary (checked at the door)
-  TensorView table;      // [vocab, H] bfloat16
-  TensorView out;        // [T, H] float32
+  TensorView token_ids;         // [T] int32, in vocabulary (checked at the door)
+  TensorView positions{};       // [T] int32; read with a position_table only
+  TensorView table;             // [vocab, H] A
+  TensorView position_table{};  // [max_positions, H] float32, or empty()
+  TensorView out;               // [T, H] float32
+  float scale = 1.0F;
 };
 
 // x += residual (if given), then out = x / sqrt(mean(x^2) + eps) * weight
 struct RmsNormParams {
-  TensorView x;         // [T, H] float32, updated in place when there is a residual
-  TensorView residual;  // [T, H] float32, or empty()
-  TensorView weight;    // [H] float32
-  TensorView out;       // [T, H] bfloat16
+  TensorView x;           // [T, H] float32, updated in place when there is a residual
+  TensorView residual{};  // [T, H] float32, or empty()
+  TensorView weight;      // [H] float32
+  TensorView out;         // [T, H] bfloat16 or float32
   float eps = 0.0F;
 };
 
-// out = x @ weight^T, accumulated in float32 in one order over K for every M
+// x += residual (if given), then out = (x - mean(x)) / sqrt(variance(x) + eps) * weight, + bias if given.
+// The variance is that of the differences from the mean, so that a large mean costs no digits but those that a float32
+// of its size lacks.
+struct LayerNormParams {
+  TensorView x;           // [T, H] float32, updated in place when there is a residual
+  TensorView residual{};  // [T, H] float32, or empty()
+  TensorView weight;      // [H] float32
+  TensorView bias{};      // [H] float32, or empty()
+  TensorView out;         // [T, H] bfloat16 or float32
+  float eps = 0.0F;
+};
+
+// out = x @ weight^T, accumulated in float32 in one order over K for every M, + bias if given
 struct LinearParams {
-  TensorView x;                          // [M, K] bfloat16
+  TensorView x;                          // [M, K] A, the dtype the weight was packed in
   const PackedLinear* weight = nullptr;  // [N, K], packed for the op table that runs it
+  TensorView bias{};                     // [N] float32, or empty()
   TensorView out;                        // [M, N] float32
 };
 
-// Rotates q and k (halves of a head paired: i with i + D/2), writes k and v to their slots, hands q on.
+// For q and k of every head: the RMS norm over the head (if given), then the rotation of its first `rotary` elements
+// (if given; halves paired: i with i + rotary / 2; the rest passes). Writes k and v to their slots, hands q on.
 struct RotaryCacheWriteParams {
   TensorView qkv;           // [T, (Hq + 2 Hkv) * D] float32: all q heads, then k, then v
-  TensorView positions;     // [T] int32
+  TensorView positions{};   // [T] int32; read with cos_sin only
   TensorView slot_mapping;  // [T] int32: block * block_size + offset
-  TensorView cos_sin;       // [max_positions, D] float32: D/2 cosines, then D/2 sines
-  TensorView kv_cache;      // [num_blocks, 2 (K|V), Hkv, block_size, D] bfloat16, one layer's strided view
-  TensorView q;             // [T, Hq, D] bfloat16, out
+  TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
+  TensorView q_norm{};      // [D] float32, or empty()
+  TensorView k_norm{};      // [D] float32, or empty(); both or none
+  TensorView kv_cache;      // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view
+  TensorView q;             // [T, Hq, D] A, out
+  float norm_eps = 0.0F;    // of q_norm and k_norm
 };
 
 // Causal attention of T queries over paged K and V; Hq / Hkv queries share each KV head.
 // Query t of sequence s stands at position context_lens[s] - (query_start[s+1] - query_start[s]) + (t -
-// query_start[s]).
+// query_start[s]), and sees the keys at positions from max(0, position - window + 1) to its own.
+// Score of a key: s = q . k * scale; s = soft_cap * tanh(s / soft_cap), with a cap; s += alibi_slopes[head] *
+// (key position - query position), with slopes.
 struct PagedAttentionParams {
-  TensorView q;             // [T, Hq, D] bfloat16
-  TensorView kv_cache;      // as above
-  TensorView query_start;   // [S + 1] int32
-  TensorView context_lens;  // [S] int32
-  TensorView block_tables;  // [S, max_blocks] int32
-  TensorView out;           // [T, Hq * D] bfloat16
-  float scale = 1.0F;       // applied to q . k
+  TensorView q;               // [T, Hq, D] A
+  TensorView kv_cache;        // as above
+  TensorView query_start;     // [S + 1] int32
+  TensorView context_lens;    // [S] int32
+  TensorView block_tables;    // [S, max_blocks] int32
+  TensorView alibi_slopes{};  // [Hq] float32, or empty()
+  TensorView out;             // [T, Hq * D] A
+  float scale = 1.0F;
+  float soft_cap = 0.0F;    // 0: none
+  std::int32_t window = 0;  // 0: none
   // Kept from call to call by whoever calls often; null: the call allocates its own.
   Workspace* workspace = nullptr;
 };
 
-enum class Activation : std::uint8_t { kSilu };
+enum class Activation : std::uint8_t {
+  kSilu,      // x / (1 + e^-x)
+  kGelu,      // x / 2 * (1 + erf(x / sqrt 2))
+  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+  kRelu,      // max(x, 0); NaN stays NaN
+};
 
-// "silu". Throws std::invalid_argument naming what is allowed.
+// "silu", "gelu", "gelu_tanh", "relu". Throws std::invalid_argument naming what is allowed.
 Activation activation_from_name(std::string_view name);
+const char* name_of(Activation activation);
+
+// out = activation(x)
+struct ActivationParams {
+  TensorView x;    // [T, F] float32
+  TensorView out;  // [T, F] A
+  Activation activation = Activation::kSilu;
+};
 
 // out = activation(gate) * up
 struct GatedActivationParams {
   TensorView gate_up;  // [T, 2 F] float32: F gates, then F ups
-  TensorView out;      // [T, F] bfloat16
+  TensorView out;      // [T, F] A
   Activation activation = Activation::kSilu;
+};
+
+// x = cap * tanh(x / cap)
+struct SoftCapParams {
+  TensorView x;  // [T, N] float32, updated in place
+  float cap = 1.0F;
+};
+
+// x += y
+struct AddParams {
+  TensorView x;  // [T, H] float32, updated in place
+  TensorView y;  // [T, H] float32
 };
 
 // out[r] = x[rows[r]]

@@ -45,23 +45,42 @@ const char* name_of(DType dtype) {
 
 void ShapeCheck::expect(const char* field, const TensorView& view, DType dtype,
                         std::initializer_list<const char*> shape) {
-  match(field, view, dtype, shape);
-  if (!dense_from(view, view.rank == 1 ? 0 : 1)) {
-    fail(std::string(field) + " must have contiguous rows");
-  }
+  match(field, view, view.dtype == dtype, name_of(dtype), shape);
+  require_dense_rows(field, view);
 }
 
-void ShapeCheck::expect_strided(const char* field, const TensorView& view, DType dtype,
-                                std::initializer_list<const char*> shape) {
-  match(field, view, dtype, shape);
+void ShapeCheck::expect_activation(const char* field, const TensorView& view,
+                                   std::initializer_list<const char*> shape) {
+  match_activation(field, view, shape);
+  require_dense_rows(field, view);
+}
+
+void ShapeCheck::expect_strided_activation(const char* field, const TensorView& view,
+                                           std::initializer_list<const char*> shape) {
+  match_activation(field, view, shape);
   if (!dense_from(view, view.rank - 1)) {
     fail(std::string(field) + " must be contiguous along its last axis");
   }
 }
 
-void ShapeCheck::match(const char* field, const TensorView& view, DType dtype,
+void ShapeCheck::require_dense_rows(const char* field, const TensorView& view) const {
+  if (!dense_from(view, view.rank == 1 ? 0 : 1)) {
+    fail(std::string(field) + " must have contiguous rows");
+  }
+}
+
+void ShapeCheck::match_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape) {
+  if (activation_dtype_) {
+    return match(field, view, view.dtype == *activation_dtype_, name_of(*activation_dtype_), shape);
+  }
+  const bool is_activation = view.dtype == DType::kBFloat16 || view.dtype == DType::kFloat32;
+  match(field, view, is_activation, "bfloat16 or float32", shape);
+  activation_dtype_ = view.dtype;
+}
+
+void ShapeCheck::match(const char* field, const TensorView& view, bool dtype_matches, const char* dtypes,
                        std::initializer_list<const char*> shape) {
-  bool matches = view.dtype == dtype && view.rank == static_cast<int>(shape.size()) && has_memory(view);
+  bool matches = dtype_matches && view.rank == static_cast<int>(shape.size()) && has_memory(view);
   int axis = 0;
   for (const char* name : shape) {
     if (!matches) {
@@ -75,7 +94,7 @@ void ShapeCheck::match(const char* field, const TensorView& view, DType dtype,
     }
   }
   if (!matches) {
-    mismatch(field, view, dtype, shape);
+    mismatch(field, view, dtypes, shape);
   }
 }
 
@@ -111,7 +130,7 @@ const ShapeCheck::Binding* ShapeCheck::find(std::string_view name) const {
   return nullptr;
 }
 
-void ShapeCheck::mismatch(const char* field, const TensorView& view, DType dtype,
+void ShapeCheck::mismatch(const char* field, const TensorView& view, const char* dtypes,
                           std::initializer_list<const char*> shape) const {
   std::string wanted;
   for (const char* name : shape) {
@@ -125,7 +144,7 @@ void ShapeCheck::mismatch(const char* field, const TensorView& view, DType dtype
   for (int axis = 0; axis < view.rank; ++axis) {
     got += (axis == 0 ? "" : ", ") + std::to_string(view.shape[axis]);
   }
-  fail(std::string(field) + " must be " + name_of(dtype) + " [" + wanted + "], got " +
+  fail(std::string(field) + " must be " + dtypes + " [" + wanted + "], got " +
        (!has_memory(view) ? "nothing" : std::string(name_of(view.dtype)) + " [" + got + "]"));
 }
 

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,10 @@ class ShapeCheck {
   // Rows (axes 1 and on, or the only axis) must be dense; axis 0 may have any stride.
   // Throws std::invalid_argument. REQUIRES: names are string literals, at most 12 of them per check.
   void expect(const char* field, const TensorView& view, DType dtype, std::initializer_list<const char*> shape);
-  // The same, but only the last axis must be dense.
-  void expect_strided(const char* field, const TensorView& view, DType dtype, std::initializer_list<const char*> shape);
+  // The same for the activation dtype: bfloat16 or float32, whichever the first such array of this check is in.
+  void expect_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
+  // Also; but only the last axis must be dense.
+  void expect_strided_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
 
   // A size that follows from others: bind("2 F", 2 * check.size("F")).
   void bind(const char* name, std::int64_t size);
@@ -44,13 +47,18 @@ class ShapeCheck {
   static constexpr int kMaxBindings = 12;
 
   [[nodiscard]] const Binding* find(std::string_view name) const;
-  void match(const char* field, const TensorView& view, DType dtype, std::initializer_list<const char*> shape);
-  [[noreturn]] void mismatch(const char* field, const TensorView& view, DType dtype,
+  // dtypes: in words, of which view's is one if dtype_matches.
+  void match(const char* field, const TensorView& view, bool dtype_matches, const char* dtypes,
+             std::initializer_list<const char*> shape);
+  void match_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
+  void require_dense_rows(const char* field, const TensorView& view) const;
+  [[noreturn]] void mismatch(const char* field, const TensorView& view, const char* dtypes,
                              std::initializer_list<const char*> shape) const;
 
   const char* op_;
   std::array<Binding, kMaxBindings> bindings_{};
   int num_bindings_ = 0;
+  std::optional<DType> activation_dtype_;
 };
 
 // "float32", "bfloat16", "int32"

@@ -1,5 +1,6 @@
 #include "fastpaged/ops/validate.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -23,11 +24,42 @@ void expect_indices(const ShapeCheck& check, const char* field, const std::int32
   }
 }
 
+// Each of the T tokens has one, in a table of max_positions.
+void expect_positions(ShapeCheck& check, const TensorView& positions) {
+  check.expect("positions", positions, DType::kInt32, {"T"});
+  expect_indices(check, "positions", positions.ptr<const std::int32_t>(), check.size("T"), check.size("max_positions"));
+}
+
+void expect_finite(const ShapeCheck& check, const char* field, float value) {
+  if (!std::isfinite(value)) {
+    check.fail(std::string(field) + " must be finite, got " + std::to_string(value));
+  }
+}
+
+void expect_eps(const ShapeCheck& check, const char* field, float eps) {
+  if (!std::isfinite(eps) || eps < 0.0F) {
+    check.fail(std::string(field) + " must be finite and >= 0, got " + std::to_string(eps));
+  }
+}
+
+// What rms_norm and layer_norm have in common.
+template <typename Params>
+void expect_norm(ShapeCheck& check, const Params& params) {
+  check.expect("x", params.x, DType::kFloat32, {"T", "H"});
+  check.expect("weight", params.weight, DType::kFloat32, {"H"});
+  check.expect_activation("out", params.out, {"T", "H"});
+  if (!params.residual.empty()) {
+    check.expect("residual", params.residual, DType::kFloat32, {"T", "H"});
+  }
+  check.expect_size("H", 1, kAnySize);
+  expect_eps(check, "eps", params.eps);
+}
+
 void expect_heads(ShapeCheck& check) {
   check.expect_size("Hkv", 1, kAnySize);
-  check.expect_size("D", 16, kMaxHeadDim);
-  if (check.size("D") % 16 != 0) {
-    check.fail("D must be a multiple of 16, got " + std::to_string(check.size("D")));
+  check.expect_size("D", kHeadDimStep, kMaxHeadDim);
+  if (!is_head_dim(check.size("D"))) {
+    check.fail("D must be a multiple of " + std::to_string(kHeadDimStep) + ", got " + std::to_string(check.size("D")));
   }
   if (check.size("Hq") < 1 || check.size("Hq") % check.size("Hkv") != 0) {
     check.fail("Hq must be a multiple of Hkv=" + std::to_string(check.size("Hkv")) + ", got " +
@@ -37,7 +69,7 @@ void expect_heads(ShapeCheck& check) {
 
 void expect_kv_cache(ShapeCheck& check, const TensorView& kv_cache) {
   check.bind("2", 2);
-  check.expect_strided("kv_cache", kv_cache, DType::kBFloat16, {"num_blocks", "2", "Hkv", "block_size", "D"});
+  check.expect_strided_activation("kv_cache", kv_cache, {"num_blocks", "2", "Hkv", "block_size", "D"});
   check.expect_size("block_size", 1, kMaxBlockSize);
 }
 
@@ -60,28 +92,30 @@ void expect_sequence(const ShapeCheck& check, const PagedAttentionParams& params
 
 }  // namespace
 
-Activation activation_from_name(std::string_view name) {
-  require(name == "silu", [&] { return "activation must be 'silu', got '" + std::string(name) + "'"; });
-  return Activation::kSilu;
-}
-
 void validate(const EmbeddingParams& params) {
   ShapeCheck check("embedding");
   check.expect("token_ids", params.token_ids, DType::kInt32, {"T"});
-  check.expect("table", params.table, DType::kBFloat16, {"vocab", "H"});
+  check.expect_activation("table", params.table, {"vocab", "H"});
   check.expect("out", params.out, DType::kFloat32, {"T", "H"});
+  expect_finite(check, "scale", params.scale);
   expect_indices(check, "token_ids", params.token_ids.ptr<const std::int32_t>(), check.size("T"), check.size("vocab"));
+  if (!params.position_table.empty()) {
+    check.expect("position_table", params.position_table, DType::kFloat32, {"max_positions", "H"});
+    expect_positions(check, params.positions);
+  }
 }
 
 void validate(const RmsNormParams& params) {
   ShapeCheck check("rms_norm");
-  check.expect("x", params.x, DType::kFloat32, {"T", "H"});
-  check.expect("weight", params.weight, DType::kFloat32, {"H"});
-  check.expect("out", params.out, DType::kBFloat16, {"T", "H"});
-  if (!params.residual.empty()) {
-    check.expect("residual", params.residual, DType::kFloat32, {"T", "H"});
+  expect_norm(check, params);
+}
+
+void validate(const LayerNormParams& params) {
+  ShapeCheck check("layer_norm");
+  expect_norm(check, params);
+  if (!params.bias.empty()) {
+    check.expect("bias", params.bias, DType::kFloat32, {"H"});
   }
-  check.expect_size("H", 1, kAnySize);
 }
 
 void validate(const LinearParams& params, const char* isa) {
@@ -95,37 +129,62 @@ void validate(const LinearParams& params, const char* isa) {
   }
   check.bind("N", params.weight->out_features());
   check.bind("K", params.weight->in_features());
-  check.expect("x", params.x, DType::kBFloat16, {"M", "K"});
+  check.expect("x", params.x, params.weight->dtype(), {"M", "K"});
   check.expect("out", params.out, DType::kFloat32, {"M", "N"});
+  if (!params.bias.empty()) {
+    check.expect("bias", params.bias, DType::kFloat32, {"N"});
+  }
 }
 
 void validate(const RotaryCacheWriteParams& params) {
   ShapeCheck check("rotary_cache_write");
-  check.expect("q", params.q, DType::kBFloat16, {"T", "Hq", "D"});
+  check.expect_activation("q", params.q, {"T", "Hq", "D"});
   expect_kv_cache(check, params.kv_cache);
   expect_heads(check);
   check.bind("(Hq + 2 Hkv) * D", (check.size("Hq") + 2 * check.size("Hkv")) * check.size("D"));
   check.expect("qkv", params.qkv, DType::kFloat32, {"T", "(Hq + 2 Hkv) * D"});
-  check.expect("positions", params.positions, DType::kInt32, {"T"});
   check.expect("slot_mapping", params.slot_mapping, DType::kInt32, {"T"});
-  check.expect("cos_sin", params.cos_sin, DType::kFloat32, {"max_positions", "D"});
-  expect_indices(check, "positions", params.positions.ptr<const std::int32_t>(), check.size("T"),
-                 check.size("max_positions"));
   expect_indices(check, "slot_mapping", params.slot_mapping.ptr<const std::int32_t>(), check.size("T"),
                  check.size("num_blocks") * check.size("block_size"));
+  if (!params.cos_sin.empty()) {
+    check.expect("cos_sin", params.cos_sin, DType::kFloat32, {"max_positions", "rotary"});
+    check.expect_size("rotary", 2, check.size("D"));
+    if (check.size("rotary") % 2 != 0) {
+      check.fail("rotary must be even, got " + std::to_string(check.size("rotary")));
+    }
+    expect_positions(check, params.positions);
+  }
+  if (params.q_norm.empty() != params.k_norm.empty()) {
+    check.fail("q_norm and k_norm must be given both or neither");
+  }
+  if (!params.q_norm.empty()) {
+    check.expect("q_norm", params.q_norm, DType::kFloat32, {"D"});
+    check.expect("k_norm", params.k_norm, DType::kFloat32, {"D"});
+    expect_eps(check, "norm_eps", params.norm_eps);
+  }
 }
 
 void validate(const PagedAttentionParams& params) {
   ShapeCheck check("paged_attention");
-  check.expect("q", params.q, DType::kBFloat16, {"T", "Hq", "D"});
+  check.expect_activation("q", params.q, {"T", "Hq", "D"});
   expect_kv_cache(check, params.kv_cache);
   expect_heads(check);
   check.bind("Hq * D", check.size("Hq") * check.size("D"));
-  check.expect("out", params.out, DType::kBFloat16, {"T", "Hq * D"});
+  check.expect_activation("out", params.out, {"T", "Hq * D"});
   check.expect("context_lens", params.context_lens, DType::kInt32, {"S"});
   check.bind("S + 1", check.size("S") + 1);
   check.expect("query_start", params.query_start, DType::kInt32, {"S + 1"});
   check.expect("block_tables", params.block_tables, DType::kInt32, {"S", "max_blocks"});
+  if (!params.alibi_slopes.empty()) {
+    check.expect("alibi_slopes", params.alibi_slopes, DType::kFloat32, {"Hq"});
+  }
+  expect_finite(check, "scale", params.scale);
+  if (!std::isfinite(params.soft_cap) || params.soft_cap < 0.0F) {
+    check.fail("soft_cap must be finite and >= 0, got " + std::to_string(params.soft_cap));
+  }
+  if (params.window < 0) {
+    check.fail("window must be >= 0, got " + std::to_string(params.window));
+  }
   const auto* query_start = params.query_start.ptr<const std::int32_t>();
   const std::int64_t num_sequences = check.size("S");
   if (query_start[0] != 0 || query_start[num_sequences] != check.size("T")) {
@@ -137,11 +196,31 @@ void validate(const PagedAttentionParams& params) {
   }
 }
 
+void validate(const ActivationParams& params) {
+  ShapeCheck check("activation");
+  check.expect("x", params.x, DType::kFloat32, {"T", "F"});
+  check.expect_activation("out", params.out, {"T", "F"});
+}
+
 void validate(const GatedActivationParams& params) {
   ShapeCheck check("gated_activation");
-  check.expect("out", params.out, DType::kBFloat16, {"T", "F"});
+  check.expect_activation("out", params.out, {"T", "F"});
   check.bind("2 F", 2 * check.size("F"));
   check.expect("gate_up", params.gate_up, DType::kFloat32, {"T", "2 F"});
+}
+
+void validate(const SoftCapParams& params) {
+  ShapeCheck check("soft_cap");
+  check.expect("x", params.x, DType::kFloat32, {"T", "N"});
+  if (!std::isfinite(params.cap) || params.cap <= 0.0F) {
+    check.fail("cap must be finite and > 0, got " + std::to_string(params.cap));
+  }
+}
+
+void validate(const AddParams& params) {
+  ShapeCheck check("add");
+  check.expect("x", params.x, DType::kFloat32, {"T", "H"});
+  check.expect("y", params.y, DType::kFloat32, {"T", "H"});
 }
 
 void validate(const GatherRowsParams& params) {

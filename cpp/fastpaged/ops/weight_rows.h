@@ -1,4 +1,5 @@
-// WeightRows: the parts of a linear weight, stacked along N, seen as one [N, K] matrix of bfloat16.
+// WeightRows: the parts of a linear weight, stacked along N, seen as one [N, K] matrix of bfloat16 or
+// float32.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,17 @@ namespace fastpaged {
 
 class WeightRows {
  public:
-  // parts: [N_i, K] bfloat16 or float32 with dense rows; outlive this. Throws std::invalid_argument naming the part,
-  // also where all together have so many elements that their padded size in bytes would overflow.
-  explicit WeightRows(std::span<const TensorView> parts);
+  // parts: [N_i, K] bfloat16 or float32 with dense rows; outlive this. dtype: what the rows are wanted in, one of the
+  // same. Throws std::invalid_argument naming the part, also where all together have so many elements that their padded
+  // size in bytes would overflow.
+  WeightRows(std::span<const TensorView> parts, DType dtype);
 
   [[nodiscard]] std::int64_t num_rows() const { return starts_.back(); }
   [[nodiscard]] std::int64_t row_size() const { return row_size_; }
 
-  // Row n as bfloat16: where it lies, or rounded into scratch [K].
-  const BFloat16* row(std::int64_t n, BFloat16* scratch) const;
+  // Row n as elements A, BFloat16 or float: where it lies, or rounded or widened into scratch [K].
+  template <typename A>
+  const A* row(std::int64_t n, A* scratch) const;
 
  private:
   std::span<const TensorView> parts_;

@@ -62,6 +62,8 @@ void validate(const SamplingParams& params) {
   require_param(params.min_p >= 0.0F && params.min_p <= 1.0F, "min_p", "in [0, 1]", params.min_p);
   const std::int32_t num_logprobs = params.num_logprobs.value_or(0);
   require_param(num_logprobs >= 0, "num_logprobs", ">= 0", num_logprobs);
+  const std::int32_t num_prompt_logprobs = params.num_prompt_logprobs.value_or(0);
+  require_param(num_prompt_logprobs >= 0, "num_prompt_logprobs", ">= 0", num_prompt_logprobs);
   validate_penalties(params);
   require_param(params.min_tokens >= 0, "min_tokens", ">= 0", params.min_tokens);
   if (params.rules != nullptr) {

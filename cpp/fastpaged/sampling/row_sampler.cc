@@ -41,6 +41,11 @@ RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const
   if (!sample.token.ok) {
     return sample;
   }
+  if (request.given) {
+    sample.token.token_id = *request.given;
+    add_logprobs(raw, request.params.num_prompt_logprobs.value_or(0), sample);
+    return sample;
+  }
   if (LogitEdits::needed(request)) {
     LogitRow edited(edits_.apply(logits, vocab_size, request), vocab_size);
     sample.token.ok = scan_to_limit(edited, edited_scan_, edited_limit_);
@@ -78,6 +83,8 @@ void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives
   if (n > 0) {
     select_best(row, scan_, n, best_);
     std::sort(best_.begin(), best_.begin() + n, better);
+    sample.top_ids.reserve(static_cast<std::size_t>(n));
+    sample.top_logprobs.reserve(static_cast<std::size_t>(n));
     for (std::int32_t i = 0; i < n; ++i) {
       sample.top_ids.push_back(best_[i].id);
       sample.top_logprobs.push_back(logprob(best_[i].logit));

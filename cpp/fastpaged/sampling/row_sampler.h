@@ -1,4 +1,5 @@
-// RowSampler: one row of logits to one token. Holds the scratch of one thread, reused from row to row.
+// RowSampler: one row of logits to one token, or to the logprobs of a given one. Holds the scratch of one thread,
+// reused from row to row.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct RowSample {
 
 class RowSampler {
  public:
-  // logits [vocab_size], vocab_size > 0. What it does with NaN and infinities: see Sampler.
+  // logits [vocab_size], vocab_size > 0. REQUIRES: a given token is in [0, vocab_size). What it does with NaN and
+  // infinities: see Sampler.
   RowSample sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request);
 
  private:

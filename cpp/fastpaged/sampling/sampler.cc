@@ -27,8 +27,23 @@ void check_logits(const TensorView& logits, std::size_t num_requests) {
   });
 }
 
+void check_given(std::span<const SampleRequest> requests, std::int64_t vocab_size) {
+  for (const SampleRequest& request : requests) {
+    const std::int64_t given = request.given.value_or(0);
+    require(given >= 0 && given < vocab_size, [&] {
+      return "a given token must be in [0, " + std::to_string(vocab_size) + "), got " + std::to_string(given);
+    });
+  }
+}
+
 SamplerOutput concatenate(std::span<const RowSample> rows) {
   SamplerOutput output;
+  std::size_t num_alternatives = 0;
+  for (const RowSample& row : rows) {
+    num_alternatives += row.top_ids.size();
+  }
+  output.top_ids.reserve(num_alternatives);
+  output.top_logprobs.reserve(num_alternatives);
   output.top_offsets.push_back(0);
   for (const RowSample& row : rows) {
     output.tokens.push_back(row.token);
@@ -47,6 +62,7 @@ Sampler::Sampler(ThreadPool& pool) : pool_(pool), row_samplers_(static_cast<std:
 
 SamplerOutput Sampler::sample(const TensorView& logits, std::span<const SampleRequest> requests) {
   check_logits(logits, requests.size());
+  check_given(requests, logits.shape[1]);
   std::vector<RowSample> rows(requests.size());
   pool_.parallel_for(logits.shape[0], [&](std::int64_t row, int thread) {
     const DefaultFloatEnvironment environment;

@@ -5,6 +5,7 @@
 // the smaller id of equals), any other temperature leads to min_p, top_k, top_p (token_filter.h) and one draw: inverse
 // CDF in the order of ids at uniform(seed, position).
 // Logprobs are those of the raw logits, before all of these; below the least float32 they are -inf.
+// A request with a given token draws nothing: its row says the logprob and rank of that token, and the alternatives.
 //
 // A row with a NaN, or with nothing above -inf, as it came or after masks, is not ok: token 0, no logprobs; other rows
 // do not notice.
@@ -23,9 +24,9 @@
 namespace fastpaged {
 
 struct SamplerOutput {
-  std::vector<SampledToken> tokens;  // [R]
-  std::vector<float> logprobs;       // [R] of the sampled token, log-softmax of the raw logits; 0 unless asked for
-  std::vector<std::int32_t> ranks;   // [R] 1-based rank of the sampled token among the raw logits; 0 unless asked for
+  std::vector<SampledToken> tokens;       // [R]
+  std::vector<float> logprobs;            // [R] of the token, log-softmax of the raw logits; 0 unless asked for
+  std::vector<std::int32_t> ranks;        // [R] 1-based rank of the token among the raw logits; 0 unless asked for
   std::vector<std::int32_t> top_offsets;  // [R + 1] row r's alternatives: top_ids[top_offsets[r] .. top_offsets[r + 1])
   std::vector<std::int32_t> top_ids;      // best first, ties by smaller id
   std::vector<float> top_logprobs;
@@ -36,7 +37,8 @@ class Sampler {
  public:
   explicit Sampler(ThreadPool& pool);  // REQUIRES: the pool outlives the sampler
   // logits: [R, vocab] float32, rows contiguous. Throws std::invalid_argument if it is not, or if R differs from
-  // requests.size(). REQUIRES: params that pass validate(). Alternatives beyond the vocabulary are left out.
+  // requests.size(), or if a given token is beyond the vocabulary. REQUIRES: params that pass validate(). Alternatives
+  // beyond the vocabulary are left out.
   SamplerOutput sample(const TensorView& logits, std::span<const SampleRequest> requests);
 
  private:

@@ -21,6 +21,12 @@ std::int64_t max_batch_rows(const SchedulerConfig& config) {
   return std::min(config.max_num_seqs, config.max_num_batched_tokens);
 }
 
+// Nor more rows of logits.
+std::int64_t max_sample_rows(const SchedulerConfig& config) {
+  return config.max_num_rows == 0 ? config.max_num_batched_tokens
+                                  : std::min(config.max_num_rows, config.max_num_batched_tokens);
+}
+
 }  // namespace
 
 BatchBuilder::BatchBuilder(const Scheduler& scheduler)
@@ -32,8 +38,8 @@ BatchBuilder::BatchBuilder(const Scheduler& scheduler)
       context_lens_(max_batch_rows(scheduler.config())),
       block_tables_(max_batch_rows(scheduler.config()) * max_table_size(scheduler)),
       table_rows_(max_batch_rows(scheduler.config())),
-      sample_rows_(max_batch_rows(scheduler.config())),
-      sample_requests_(max_batch_rows(scheduler.config())) {}
+      sample_rows_(max_sample_rows(scheduler.config())),
+      sample_requests_(max_sample_rows(scheduler.config())) {}
 
 const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   scheduler_->plan().require_current(plan);
@@ -51,20 +57,15 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
 
   std::int32_t token_row = 0;
   std::int32_t sequence_row = 0;
-  num_samples_ = 0;
+  num_rows_ = 0;
   for (const PlannedSequence& planned : sequences) {
     query_start_[sequence_row] = token_row;
     context_lens_[sequence_row] = planned.what.first_token + planned.what.num_tokens;
     write_block_table(planned.sequence->table(), sequence_row);
     write_tokens(planned, token_row);
+    write_rows(planned, token_row);
     token_row += planned.what.num_tokens;
     ++sequence_row;
-    if (planned.what.samples) {
-      sample_rows_[num_samples_] = token_row - 1;
-      sample_requests_[num_samples_] = {planned.group->sampling, planned.sequence->num_tokens(),
-                                        planned.sequence->num_output_tokens()};
-      ++num_samples_;
-    }
   }
   query_start_[sequence_row] = token_row;
   write_histories(sequences);
@@ -78,12 +79,29 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   batch_.query_start = first(query_start_, sequence_row + 1);
   batch_.context_lens = first(context_lens_, sequence_row);
   batch_.block_tables = first(block_tables_, std::int64_t{sequence_row} * width_);
-  batch_.sample_rows = first(sample_rows_, num_samples_);
+  batch_.sample_rows = first(sample_rows_, num_rows_);
   return batch_;
 }
 
 std::span<const SampleRequest> BatchBuilder::sample_requests() const {
-  return std::span(sample_requests_).first(static_cast<std::size_t>(num_samples_));
+  return std::span(sample_requests_).first(static_cast<std::size_t>(num_rows_));
+}
+
+// first_row: of the sequence's first token in this step.
+void BatchBuilder::write_rows(const PlannedSequence& planned, std::int32_t first_row) {
+  const Sequence& sequence = *planned.sequence;
+  for (std::int32_t i = 0; i < planned.what.num_scores; ++i) {
+    const std::int32_t position = sequence.num_scored() + i;
+    sample_rows_[num_rows_] = first_row + position - planned.what.first_token;
+    sample_requests_[num_rows_] = {
+        .params = planned.group->sampling, .position = position + 1, .given = sequence.token_ids()[position + 1]};
+    ++num_rows_;
+  }
+  if (planned.what.samples) {
+    sample_rows_[num_rows_] = first_row + planned.what.num_tokens - 1;
+    sample_requests_[num_rows_] = {planned.group->sampling, sequence.num_tokens(), sequence.num_output_tokens()};
+    ++num_rows_;
+  }
 }
 
 // Copies, so that a batch stays sound whatever becomes of the sequences before it is sampled.
@@ -102,14 +120,14 @@ void BatchBuilder::write_histories(std::span<const PlannedSequence> sequences) {
     }
   }
   auto end = histories_.begin();
-  std::int32_t sample = 0;
+  std::int32_t row = 0;
   for (const PlannedSequence& planned : sequences) {
     if (looks_back(planned)) {
       const auto begin = end;
       end = std::copy(planned.sequence->token_ids().begin(), planned.sequence->token_ids().end(), begin);
-      sample_requests_[sample].history = {begin, end};
+      sample_requests_[row + planned.what.num_scores].history = {begin, end};
     }
-    sample += planned.what.samples ? 1 : 0;
+    row += planned.what.num_rows();
   }
 }
 

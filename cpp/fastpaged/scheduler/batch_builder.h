@@ -23,11 +23,13 @@ class BatchBuilder {
   // Valid until the next build(). Throws std::invalid_argument unless plan is the scheduler's last one, not yet
   // updated, with nothing in it aborted since. Throws InvariantError if it would write into a block that is shared.
   const Batch& build(const SchedulerOutput& plan);
-  // One per sampling row, same order. The histories in them are copies, valid until the next build().
+  // One per row of logits, same order: a sequence's scores, then its sample. The histories in them are copies, valid
+  // until the next build().
   [[nodiscard]] std::span<const SampleRequest> sample_requests() const;
 
  private:
   void write_tokens(const PlannedSequence& planned, std::int32_t first_row);
+  void write_rows(const PlannedSequence& planned, std::int32_t first_row);
   void fit_width(std::int32_t widest);
   void write_block_table(const BlockTable& table, std::int32_t row);
   void write_histories(std::span<const PlannedSequence> sequences);
@@ -51,7 +53,7 @@ class BatchBuilder {
   std::vector<std::int32_t> sample_rows_;
   std::vector<SampleRequest> sample_requests_;
   std::vector<TokenId> histories_;  // of those requests that need one, one after the other
-  std::int32_t num_samples_ = 0;
+  std::int32_t num_rows_ = 0;
   Batch batch_;
 };
 

@@ -23,6 +23,10 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(1, "max_num_batched_tokens", config.max_num_batched_tokens);
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
+  require(config.max_num_rows == 0 || config.max_num_rows >= config.max_num_seqs, [&] {
+    return "max_num_rows must be 0 (no limit) or >= max_num_seqs = " + std::to_string(config.max_num_seqs) + ", got " +
+           std::to_string(config.max_num_rows);
+  });
   validate(config.policy);
   require(config.policy.chunked_prefill || config.max_num_batched_tokens >= config.max_model_len, [&] {
     return "max_num_batched_tokens must be >= max_model_len = " + std::to_string(config.max_model_len) +
@@ -77,6 +81,9 @@ void Scheduler::add(NewRequest request) {
   const SequenceId sequence_id = next_sequence_id_++;
   group.sequences.push_back(
       std::make_unique<Sequence>(sequence_id, std::move(request.prompt_token_ids), kv_cache_.make_table(sequence_id)));
+  if (group.sampling.num_prompt_logprobs) {
+    group.sequences.back()->score_prompt();
+  }
   waiting_.insert(group);
 }
 
@@ -172,15 +179,17 @@ bool Scheduler::remove_sequence(SequenceGroup& group, Sequence& sequence) {
 
 std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
   plan_.require_current(plan);
-  require(std::cmp_equal(tokens.size(), plan_.num_samples()), [&] {
-    return "tokens must have one entry per sampling sequence: the plan has " + std::to_string(plan_.num_samples()) +
-           ", got " + std::to_string(tokens.size());
+  require(std::cmp_equal(tokens.size(), plan_.num_rows()), [&] {
+    return "tokens must have one entry per row of logits: the plan has " + std::to_string(plan_.num_rows()) + ", got " +
+           std::to_string(tokens.size());
   });
   std::vector<SequenceEvent> events = std::exchange(ended_, {});
   events.reserve(events.size() + tokens.size());
-  std::int32_t row = -1;
+  std::int32_t next_row = 0;
   for (const PlannedSequence& planned : plan_.sequences()) {
-    row += planned.what.samples ? 1 : 0;
+    const std::int32_t first_row = next_row;
+    const std::int32_t num_rows = planned.what.num_rows();
+    next_row += num_rows;
     if (planned.group == nullptr) {
       continue;
     }
@@ -188,8 +197,8 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::s
     if (planned.group->num_sequences() > 1) {
       planned.group->take_over_from(*planned.sequence, kv_cache_);
     }
-    if (planned.what.samples) {
-      SequenceEvent& event = events.emplace_back(take_token(planned, tokens[row], row));
+    if (num_rows > 0) {
+      SequenceEvent& event = events.emplace_back(take_rows(planned, tokens.subspan(first_row, num_rows), first_row));
       event.group_finished = event.finished && remove_sequence(*planned.group, *planned.sequence);
     }
   }
@@ -197,27 +206,38 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::s
   return events;
 }
 
-SequenceEvent Scheduler::take_token(const PlannedSequence& planned, const SampledToken& token, std::int32_t row) {
-  Sequence& sequence = *planned.sequence;
-  const StopConditions& stop = planned.group->stop;
-  SequenceEvent event{.group_id = planned.group->id, .sequence_id = sequence.id(), .sample_row = row};
+SequenceEvent Scheduler::take_rows(const PlannedSequence& planned, std::span<const SampledToken> rows,
+                                   std::int32_t first_row) {
+  const std::int32_t num_scores = planned.what.num_scores;
+  SequenceEvent event{.group_id = planned.group->id,
+                      .sequence_id = planned.sequence->id(),
+                      .score_row = first_row,
+                      .sample_row = first_row + num_scores};
+  const bool scored = std::ranges::all_of(rows.first(num_scores), &SampledToken::ok);
+  event.num_scores = scored ? num_scores : 0;
+  if (!scored || !rows.back().ok) {
+    event.finished = true;
+    event.finish_reason = FinishReason::kError;
+  } else if (planned.what.samples) {
+    take_token(*planned.group, *planned.sequence, rows.back().token_id, event);
+  }
+  return event;
+}
+
+void Scheduler::take_token(const SequenceGroup& group, Sequence& sequence, TokenId token, SequenceEvent& event) const {
+  const StopConditions& stop = group.stop;
   const auto finish = [&](FinishReason reason) {
     event.finished = true;
     event.finish_reason = reason;
   };
-  if (!token.ok) {
-    finish(FinishReason::kError);
-    return event;
-  }
-  sequence.append(token.token_id);
+  sequence.append(token);
   event.has_token = true;
-  event.token_id = token.token_id;
-  if (std::binary_search(stop.stop_token_ids.begin(), stop.stop_token_ids.end(), token.token_id)) {
+  event.token_id = token;
+  if (std::binary_search(stop.stop_token_ids.begin(), stop.stop_token_ids.end(), token)) {
     finish(FinishReason::kStop);
   } else if (sequence.num_output_tokens() >= stop.max_tokens || sequence.num_tokens() >= config_.max_model_len) {
     finish(FinishReason::kLength);
   }
-  return event;
 }
 
 const SequenceGroup& Scheduler::group(GroupId id) const {

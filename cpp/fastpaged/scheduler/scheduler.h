@@ -10,6 +10,11 @@
 // grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed.
 // What else policies do is in SchedulerPolicy.
 //
+// Rows of logits are a second budget. A sequence needs one to sample, and one for each of its prompt's tokens whose
+// logprobs are wanted and not known yet (sequence.h). A row is kept for each of max_num_seqs, so that every sequence
+// may go on by a token, and those in line come in, whatever prompts with logprobs take: they go on by more than a token
+// in chunks cut, under any policy, to the rows above max_num_seqs, the first of them first.
+//
 // A group's branches decode in the same step or not at all. A sequence that the whole pool could not hold beside its
 // siblings has reached its end: it finishes with kLength, and nobody is preempted for it.
 //
@@ -51,6 +56,7 @@ struct SchedulerConfig {
   std::int32_t max_num_seqs = 256;
   std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
+  std::int32_t max_num_rows = 0;               // of logits in one step, >= max_num_seqs; 0 is no limit
   SchedulerPolicy policy = {};
 };
 
@@ -84,8 +90,8 @@ class Scheduler {
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.
   [[nodiscard]] SchedulerOutput schedule();
-  // tokens: one per sampling sequence, in plan order. Events of plan.ended come first. A sequence that has gone since
-  // schedule() is passed over. A stop token is appended and reported like any other.
+  // tokens: one per row of logits, in plan order; of a score's only `ok` is looked at. Events of plan.ended come first.
+  // A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any other.
   // Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan is not the
   // last.
   std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens);
@@ -136,8 +142,10 @@ class Scheduler {
   void remove(SequenceGroup& group);                               // destroys it
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
-  SequenceEvent take_token(const PlannedSequence& planned, const SampledToken& token, std::int32_t row);
+  SequenceEvent take_rows(const PlannedSequence& planned, std::span<const SampledToken> rows, std::int32_t first_row);
+  void take_token(const SequenceGroup& group, Sequence& sequence, TokenId token, SequenceEvent& event) const;
   void check_group(const SequenceGroup& group) const;
+  void check_rows() const;
   void check_blocks() const;
 
   SchedulerConfig config_;

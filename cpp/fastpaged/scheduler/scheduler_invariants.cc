@@ -48,7 +48,20 @@ void Scheduler::check_invariants() const {
     invariant(planned.group == nullptr || planned.group->find(planned.what.sequence_id) == planned.sequence,
               "Scheduler: a plan points to a sequence that has gone");
   }
+  check_rows();
   check_blocks();
+}
+
+void Scheduler::check_rows() const {
+  std::int32_t num_rows = 0;
+  for (const PlannedSequence& planned : plan_.sequences()) {
+    num_rows += planned.what.num_rows();
+    invariant(
+        planned.sequence == nullptr || planned.what.num_scores == planned.sequence->num_scores(planned.what.num_tokens),
+        "Scheduler: a plan scores other tokens than those that need it");
+  }
+  invariant(plan_.spent() || num_rows == plan_.num_rows(), "Scheduler: lost count of a plan's rows");
+  invariant(config_.max_num_rows == 0 || num_rows <= config_.max_num_rows, "Scheduler: more rows than max_num_rows");
 }
 
 void Scheduler::check_group(const SequenceGroup& group) const {

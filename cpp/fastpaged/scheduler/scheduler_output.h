@@ -16,14 +16,19 @@ struct ScheduledSequence {
   std::int32_t first_token = 0;  // index of the first token computed in this step
   std::int32_t num_tokens = 0;   // > 0
   bool samples = false;          // the last known token is among them: a new one is sampled
+  std::int32_t num_scores = 0;   // tokens of the prompt whose logprobs this step finds out
 
+  // Of logits: one for each score, in the order of their tokens, then the one to sample from.
+  [[nodiscard]] std::int32_t num_rows() const { return num_scores + (samples ? 1 : 0); }
   bool operator==(const ScheduledSequence&) const = default;
 };
 
-// What a step did to one sequence, as the outside hears of it.
+// What a step did to one sequence, as the outside hears of it. Without a token and not finished: scores alone.
 struct SequenceEvent {
   GroupId group_id = 0;
   SequenceId sequence_id = 0;
+  std::int32_t score_row = 0;   // first row of the sampler's output with a score; the others follow
+  std::int32_t num_scores = 0;  // 0 if one of them failed
   std::int32_t sample_row = 0;  // row of the sampler's output; meaningful if has_token
   bool has_token = false;
   TokenId token_id = 0;
@@ -35,7 +40,7 @@ struct SequenceEvent {
 struct SchedulerOutput {
   std::uint64_t step = 0;                    // which schedule() of its scheduler made it, from 1
   std::vector<BlockCopy> copies;             // to be run in this order before anything is computed
-  std::vector<ScheduledSequence> scheduled;  // sampling rows in this order
+  std::vector<ScheduledSequence> scheduled;  // rows of logits in this order
   std::vector<GroupId> preempted;            // in this order; those swapped are in swapped_out too
   std::vector<GroupId> swapped_out;
   std::vector<GroupId> swapped_in;
@@ -44,6 +49,7 @@ struct SchedulerOutput {
   std::vector<SequenceEvent> ended;
   std::int32_t num_tokens = 0;
   std::int32_t num_samples = 0;
+  std::int32_t num_rows = 0;  // of logits: samples and scores
 };
 
 }  // namespace fastpaged

@@ -1,6 +1,7 @@
 // What a step computes: who runs goes on, who is in line comes in.
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 
 #include "fastpaged/base/check.h"
@@ -10,7 +11,9 @@ namespace fastpaged {
 
 SchedulerOutput Scheduler::schedule() {
   distrust_copies();
-  plan_.start(config_.max_num_batched_tokens);
+  constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
+  const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
+  plan_.start(config_.max_num_batched_tokens, spare_rows);
   preempt_as_told();
   plan_running();
   let_in();
@@ -92,12 +95,13 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
 
 std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& sequence) const {
   const std::int32_t wanted = group.num_prefill_tokens(sequence);
-  if (!config_.policy.chunked_prefill) {
-    return wanted <= plan_.budget() ? wanted : 0;
+  if (wanted == 0 || (!config_.policy.chunked_prefill && wanted > plan_.budget())) {
+    return 0;
   }
   const std::int32_t threshold = config_.policy.long_prefill_token_threshold;
   const std::int32_t allowed = std::min(wanted, plan_.budget());
-  return threshold > 0 ? std::min(allowed, threshold) : allowed;
+  return sequence.most_tokens(threshold > 0 ? std::min(allowed, threshold) : allowed,
+                              1 + std::int64_t{plan_.spare_rows()});
 }
 
 // Grows the sequence's table for num_tokens more, whoever has to go for it.

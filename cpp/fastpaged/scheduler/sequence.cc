@@ -10,15 +10,40 @@ namespace fastpaged {
 Sequence::Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTable table)
     : id_(id),
       num_prompt_tokens_(static_cast<std::int32_t>(prompt_token_ids.size())),
+      num_scored_(num_prompt_tokens_ - 1),
       token_ids_(std::move(prompt_token_ids)),
       table_(std::move(table)) {}
 
 Sequence Sequence::fork(SequenceId id, std::int32_t num_blocks) const {
   Sequence child(id, token_ids_, table_.fork(id, num_blocks));
   child.num_prompt_tokens_ = num_prompt_tokens_;
+  child.num_scored_ = num_scored_;
   child.num_computed_tokens_ = num_computed_tokens_;
   child.most_computed_tokens_ = num_computed_tokens_;
   return child;
+}
+
+void Sequence::score_prompt() {
+  invariant(most_computed_tokens_ == 0, "Sequence: wants scores of what is computed");
+  num_scored_ = 0;
+}
+
+std::int32_t Sequence::num_scores(std::int32_t num_tokens) const {
+  return std::max(0, std::min(num_computed_tokens_ + num_tokens, num_prompt_tokens_ - 1) - num_scored_);
+}
+
+std::int32_t Sequence::num_rows(std::int32_t num_tokens) const {
+  return num_scores(num_tokens) + (num_tokens == num_uncomputed_tokens() ? 1 : 0);
+}
+
+std::int32_t Sequence::most_tokens(std::int32_t wanted, std::int64_t num_rows) const {
+  if (this->num_rows(wanted) <= num_rows) {
+    return wanted;
+  }
+  if (num_scores(wanted) <= num_rows) {
+    return wanted - 1;  // the row that is missing is the one to sample from
+  }
+  return num_scored_ - num_computed_tokens_ + static_cast<std::int32_t>(num_rows);
 }
 
 std::int32_t Sequence::advance(std::int32_t num_tokens) {
@@ -26,6 +51,7 @@ std::int32_t Sequence::advance(std::int32_t num_tokens) {
   const std::int32_t again = std::clamp(most_computed_tokens_ - num_computed_tokens_, 0, num_tokens);
   num_computed_tokens_ += num_tokens;
   most_computed_tokens_ = std::max(most_computed_tokens_, num_computed_tokens_);
+  num_scored_ = std::max(num_scored_, std::min(num_computed_tokens_, num_prompt_tokens_ - 1));
   return again;
 }
 
@@ -44,6 +70,8 @@ void Sequence::check_invariants(std::int32_t block_size) const {
   invariant(num_prompt_tokens_ > 0 && num_prompt_tokens_ <= num_tokens(), "Sequence: lost prompt tokens");
   invariant(num_computed_tokens_ >= 0 && num_computed_tokens_ <= num_tokens(),
             "Sequence: computed past its last token");
+  invariant(num_scored_ >= std::min(num_computed_tokens_, num_prompt_tokens_ - 1) && num_scored_ < num_prompt_tokens_,
+            "Sequence: a token of the prompt was computed and not scored");
   invariant(std::int64_t{table_.size()} * block_size >= num_computed_tokens_,
             "Sequence: the block table has no room for the computed tokens");
   invariant(rebuild_.from == nullptr || (num_computed_tokens_ == 0 && table_.size() == 0),

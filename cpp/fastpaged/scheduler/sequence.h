@@ -10,7 +10,8 @@
 
 namespace fastpaged {
 
-// Invariant: 0 <= num_computed_tokens <= num_tokens; the table has room for the computed tokens.
+// Invariant: 0 <= num_computed_tokens <= num_tokens; the table has room for the computed tokens; what is computed is
+// scored.
 class Sequence {
  public:
   Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTable table);
@@ -24,6 +25,16 @@ class Sequence {
   [[nodiscard]] std::int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens_; }
   [[nodiscard]] std::int32_t num_computed_tokens() const { return num_computed_tokens_; }  // K and V are in the cache
   [[nodiscard]] std::int32_t num_uncomputed_tokens() const { return num_tokens() - num_computed_tokens_; }
+
+  // Scores: the logprobs of the prompt's own tokens, if the request wants them. Each position whose next token is the
+  // prompt's then needs a row of logits when it is first computed; recomputed, it needs none. A row of its own goes to
+  // the last known token, to sample from.
+  void score_prompt();                                                   // REQUIRES: nothing is computed yet
+  [[nodiscard]] std::int32_t num_scored() const { return num_scored_; }  // positions, from 0 on, that need no row
+  [[nodiscard]] std::int32_t num_scores(std::int32_t num_tokens) const;  // rows for them, if so many more are computed
+  [[nodiscard]] std::int32_t num_rows(std::int32_t num_tokens) const;    // all rows of the same
+  // The most tokens, up to `wanted` (<= num_uncomputed_tokens), that do with so many rows. REQUIRES: num_rows > 0.
+  [[nodiscard]] std::int32_t most_tokens(std::int32_t wanted, std::int64_t num_rows) const;
 
   void append(TokenId token) { token_ids_.push_back(token); }
   // These many more are computed. Returns how many of them had been computed before, and forgotten.
@@ -52,6 +63,7 @@ class Sequence {
   std::int32_t num_prompt_tokens_;
   std::int32_t num_computed_tokens_ = 0;
   std::int32_t most_computed_tokens_ = 0;  // ever
+  std::int32_t num_scored_;                // all that may be scored, if none is wanted
   std::vector<TokenId> token_ids_;
   BlockTable table_;
   Rebuild rebuild_;

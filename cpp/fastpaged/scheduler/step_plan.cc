@@ -7,23 +7,38 @@
 
 namespace fastpaged {
 
-void StepPlan::start(std::int32_t budget) {
+namespace {
+
+// A sequence has a row of its own, needed or not.
+std::int32_t rows_beyond_its_own(const ScheduledSequence& what) {
+  return std::max(what.num_rows() - 1, 0);
+}
+
+}  // namespace
+
+void StepPlan::start(std::int32_t budget, std::int32_t spare_rows) {
   ++step_;
   spent_ = false;
   budget_ = budget;
+  spare_rows_ = spare_rows;
   num_tokens_ = 0;
   num_samples_ = 0;
+  num_rows_ = 0;
   sequences_.clear();
 }
 
 void StepPlan::add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   invariant(num_tokens > 0 && num_tokens <= budget_, "StepPlan: over the token budget");
   const bool samples = num_tokens == sequence.num_uncomputed_tokens();
-  sequences_.push_back(
-      {{group.id, sequence.id(), sequence.num_computed_tokens(), num_tokens, samples}, &group, &sequence});
+  const ScheduledSequence what = {group.id,   sequence.id(), sequence.num_computed_tokens(),
+                                  num_tokens, samples,       sequence.num_scores(num_tokens)};
+  invariant(rows_beyond_its_own(what) <= spare_rows_, "StepPlan: over the row budget");
+  sequences_.push_back({what, &group, &sequence});
   budget_ -= num_tokens;
+  spare_rows_ -= rows_beyond_its_own(what);
   num_tokens_ += num_tokens;
   num_samples_ += samples ? 1 : 0;
+  num_rows_ += what.num_rows();
 }
 
 void StepPlan::take_out(const SequenceGroup& group) {
@@ -32,8 +47,10 @@ void StepPlan::take_out(const SequenceGroup& group) {
       return false;
     }
     budget_ += planned.what.num_tokens;
+    spare_rows_ += rows_beyond_its_own(planned.what);
     num_tokens_ -= planned.what.num_tokens;
     num_samples_ -= planned.what.samples ? 1 : 0;
+    num_rows_ -= planned.what.num_rows();
     return true;
   });
 }
@@ -43,6 +60,7 @@ SchedulerOutput StepPlan::output() const {
   output.step = step_;
   output.num_tokens = num_tokens_;
   output.num_samples = num_samples_;
+  output.num_rows = num_rows_;
   output.scheduled.reserve(sequences_.size());
   for (const PlannedSequence& planned : sequences_) {
     output.scheduled.push_back(planned.what);

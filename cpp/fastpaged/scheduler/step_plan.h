@@ -1,5 +1,6 @@
-// StepPlan: the scheduler's own side of a SchedulerOutput. It is drawn up under a token budget, may lose groups while
-// being drawn up (preempted) and afterwards (aborted), and remembers which objects the plan's ids stand for.
+// StepPlan: the scheduler's own side of a SchedulerOutput. It is drawn up under a budget of tokens and one of rows
+// of logits beyond each sequence's own, may lose groups while being drawn up (preempted) and afterwards (aborted), and
+// remembers which objects the plan's ids stand for.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,12 @@ struct PlannedSequence {
 
 class StepPlan {
  public:
-  void start(std::int32_t budget);  // a new, empty plan
+  void start(std::int32_t budget, std::int32_t spare_rows);  // a new, empty plan
   [[nodiscard]] std::int32_t budget() const { return budget_; }
-  void add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);  // REQUIRES: num_tokens <= budget()
-  void take_out(const SequenceGroup& group);  // as if never planned; its budget comes back
+  [[nodiscard]] std::int32_t spare_rows() const { return spare_rows_; }  // that may be taken beside one's own
+  // REQUIRES: num_tokens <= budget(), and the rows that the sequence needs for them <= 1 + spare_rows().
+  void add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
+  void take_out(const SequenceGroup& group);  // as if never planned; its budgets come back
 
   [[nodiscard]] SchedulerOutput output() const;
   // Throws std::invalid_argument unless `plan` is this one and not spent yet.
@@ -30,16 +33,18 @@ class StepPlan {
   [[nodiscard]] bool spent() const { return spent_; }
 
   [[nodiscard]] std::span<const PlannedSequence> sequences() const { return sequences_; }
-  [[nodiscard]] std::int32_t num_samples() const { return num_samples_; }
-  void forget(const Sequence& sequence);  // keeps its place and its sampling row, not its pointers
+  [[nodiscard]] std::int32_t num_rows() const { return num_rows_; }
+  void forget(const Sequence& sequence);  // keeps its place and its rows, not its pointers
   void spend();                           // update() is done with it
 
  private:
   std::uint64_t step_ = 0;
   bool spent_ = true;
   std::int32_t budget_ = 0;
+  std::int32_t spare_rows_ = 0;
   std::int32_t num_tokens_ = 0;
   std::int32_t num_samples_ = 0;
+  std::int32_t num_rows_ = 0;
   std::vector<PlannedSequence> sequences_;
 };
 

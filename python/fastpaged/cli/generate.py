@@ -7,19 +7,22 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.logprob_table import HEADER, footer, rows
 from fastpaged.cli.messages import Messages
+from fastpaged.cli.sampling_options import add_sampling_options, sampling_arguments
 from fastpaged.cli.timeline import Timeline
-from fastpaged.config import PREEMPTION_MODES
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
+    from fastpaged.engine.admission import Prompt
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, RequestOutput
 
@@ -28,13 +31,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 256
 EXIT_REQUEST_FAILED = 1
-
-# Options that are a field of the same name of SamplingParams or of EngineConfig: absent, the field's default holds.
-_SAMPLING_FIELDS = (
-    "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "min_tokens", "ignore_eos", "logprobs",
-    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop",
-)  # fmt: skip
-_ENGINE_FIELDS = ("max_model_len", "block_size", "num_blocks", "swap_space", "preemption_mode", "num_threads", "isa")
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
@@ -51,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "--model",
         required=True,
         metavar="MODEL",
-        help="a .gguf file, a folder with a model, or its name on the hub (org/name)",
+        help=MODEL_HELP,
     )
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
@@ -62,11 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         default=False,
         help="print one JSON object instead of the text; a number that is not finite is null",
     )
-    _add_sampling(parser.add_argument_group("sampling"))
-    _add_engine(parser.add_argument_group("engine"))
-
-
-def _add_sampling(group: argparse._ArgumentGroup) -> None:
+    group = add_sampling_options(parser)
     group.add_argument(
         "--max-tokens",
         type=int,
@@ -74,51 +66,10 @@ def _add_sampling(group: argparse._ArgumentGroup) -> None:
         default=DEFAULT_MAX_TOKENS,
         help="generate at most N tokens (default: %(default)s)",
     )
-    group.add_argument("--min-tokens", type=int, metavar="N", help="no end before N tokens (default: 0)")
-    group.add_argument(
-        "--stop", action="append", metavar="TEXT", help="end the answer where this text would come; may be repeated"
-    )
-    group.add_argument("--temperature", type=float, metavar="X", help="0 takes the most likely token (default: 1)")
-    group.add_argument("--top-p", type=float, metavar="X", help="keep the likeliest tokens up to this probability")
-    group.add_argument("--top-k", type=int, metavar="K", help="keep the K likeliest tokens")
-    group.add_argument("--min-p", type=float, metavar="X", help="keep tokens this likely relative to the best")
-    group.add_argument("--seed", type=int, metavar="S", help="repeat an answer (default: drawn)")
-    group.add_argument(
-        "--presence-penalty", type=float, metavar="X", help="from each token of the answer (-2 to 2; default: 0)"
-    )
-    group.add_argument(
-        "--frequency-penalty", type=float, metavar="X", help="the same for each time it came (-2 to 2; default: 0)"
-    )
-    group.add_argument(
-        "--repetition-penalty",
-        type=float,
-        metavar="X",
-        help="divides the logits of tokens of prompt and answer (> 0; default: 1)",
-    )
-    group.add_argument("--ignore-eos", action="store_true", help="go on after an end-of-sequence token")
     group.add_argument(
         "--logprobs", type=int, metavar="K", help="show each token's logprob and those of the K likeliest alternatives"
     )
-
-
-def _add_engine(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-model-len", type=int, metavar="N", help="context limit (default: the model's)")
-    group.add_argument("--block-size", type=int, metavar="N", help="tokens in a KV block")
-    group.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks (default: sized from free memory)")
-    group.add_argument(
-        "--swap-space",
-        type=float,
-        metavar="GIB",
-        help="host memory for the KV blocks of swapped requests, committed when used (default: up to 4)",
-    )
-    group.add_argument(
-        "--preemption-mode",
-        choices=PREEMPTION_MODES,
-        help="what to do with a request when blocks run out: compute it again, or swap it to host memory "
-        "(default: swap if it has several sequences)",
-    )
-    group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
-    group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
+    add_engine_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -141,50 +92,41 @@ def run(args: argparse.Namespace) -> int:
 
 def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | None) -> RequestOutput:
     given = vars(args)
-    params = SamplingParams(**{name: given[name] for name in _SAMPLING_FIELDS if name in given})
+    sampling = sampling_arguments(args)
+    SamplingParams(**sampling)  # what is wrong with them is said before the model is loaded
     if given.get("chat") == "":
         raise InvalidRequestError("--chat must not be empty, got ''")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
-    with _load(args.model, {name: given[name] for name in _ENGINE_FIELDS if name in given}, bar) as llm:
+    with load_llm(args, bar) as llm:
         timeline.mark("loaded")
-        prompt: str | dict[str, object] = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
+        params = dataclasses.replace(llm.get_default_sampling_params(), **sampling)
+        prompt: Prompt = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
         show = _nothing if args.json else _text if params.logprobs is None else _table
         return _answer(llm, prompt, params, timeline, show)
 
 
-def _load(model: str, engine_args: Mapping[str, object], bar: ProgressBar | None) -> LLM:
-    from fastpaged.llm import LLM
-
-    try:
-        return LLM(model, progress=bar, **engine_args)
-    finally:
-        if bar is not None:
-            bar.clear()
-
-
 def _as_json(output: RequestOutput) -> str:
     """In ASCII, for stdout may be of any encoding. JSON has no infinity and no NaN: such a number becomes null."""
-    return json.dumps(_finite(dataclasses.asdict(output)), allow_nan=False)
+    return json.dumps(_plain(output), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _chat_prompt(llm: LLM, message: str) -> dict[str, object]:
-    """The template writes its own special tokens: none are added when its text is encoded."""
-    tokenizer = llm.get_tokenizer()
-    text = tokenizer.apply_chat_template([{"role": "user", "content": message}])
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+def _chat_prompt(llm: LLM, message: str) -> Prompt:
+    from fastpaged.llm import chat_prompt
+
+    return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 
 
-def _answer(
-    llm: LLM, prompt: str | dict[str, object], params: SamplingParams, timeline: Timeline, show: _Show
-) -> RequestOutput:
+def _answer(llm: LLM, prompt: Prompt, params: SamplingParams, timeline: Timeline, show: _Show) -> RequestOutput:
     before: CompletionOutput | None = None
     for output in llm.stream(prompt, params):
         timeline.mark("first token")

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING
 
+from fastpaged.engine.lazy_logprobs import BYTES_PER_ENTRY
+from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from fastpaged.tokenizer import Tokenizer
+
+MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
@@ -24,8 +28,8 @@ _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prom
 class EngineRequest:
     """A request that may run: tokenised, within every limit.
 
-    num_logprobs counts alternatives; None is off. stop_token_ids: whatever ends it, sorted: end-of-sequence (unless
-    ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
+    end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
     """
 
     request_id: str
@@ -34,8 +38,17 @@ class EngineRequest:
     params: SamplingParams
     max_tokens: int
     num_logprobs: int | None
+    num_prompt_logprobs: int | None
     stop_token_ids: list[int]
     bad_words: list[list[int]]
+
+
+def check_types(request_id: object, params: object) -> None:
+    """What can be said of them before a tokenizer is asked."""
+    if not isinstance(request_id, str) or not request_id:
+        raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
+    if not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
 
 
 class Admission:
@@ -62,10 +75,9 @@ class Admission:
 
     def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
         """max_tokens beyond the rest of the context is cut to it."""
-        if not isinstance(request_id, str) or not request_id:
-            raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
-        if not isinstance(params, SamplingParams):
-            raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+        check_types(request_id, params)
+        if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
+            raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         text, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
@@ -78,7 +90,8 @@ class Admission:
             prompt_token_ids=token_ids,
             params=params,
             max_tokens=room if params.max_tokens is None else min(params.max_tokens, room),
-            num_logprobs=self._num_logprobs(params),
+            num_logprobs=self._num_logprobs("logprobs", params.logprobs),
+            num_prompt_logprobs=self._num_prompt_logprobs(params.prompt_logprobs, len(token_ids)),
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
         )
@@ -153,16 +166,31 @@ class Admission:
                 f"kv_cache_memory_bytes."
             )
 
-    def _num_logprobs(self, params: SamplingParams) -> int | None:
-        if params.logprobs is None:
+    def _num_logprobs(self, name: str, given: int | None) -> int | None:
+        if given is None:
             return None
-        wanted = self._vocab_size if params.logprobs == -1 else params.logprobs
+        wanted = self._vocab_size if given == -1 else given
         if wanted > self._max_logprobs:
             raise InvalidRequestError(
-                f"logprobs must be at most max_logprobs = {self._max_logprobs}, got {params.logprobs}"
-                + (f" (the whole vocabulary, {self._vocab_size})" if params.logprobs == -1 else "")
+                f"{name} must be at most max_logprobs = {self._max_logprobs}, got {given}"
+                + (f" (the whole vocabulary, {self._vocab_size})" if given == -1 else "")
             )
         return min(wanted, self._vocab_size)
+
+    def _num_prompt_logprobs(self, given: int | None, num_tokens: int) -> int | None:
+        """What is kept of a prompt until its outputs are gone must not take the machine down."""
+        wanted = self._num_logprobs("prompt_logprobs", given)
+        if wanted is None:
+            return None
+        token_bytes = (wanted + 1) * BYTES_PER_ENTRY
+        if num_tokens * token_bytes > MAX_PROMPT_LOGPROBS_BYTES:
+            fitting = MAX_PROMPT_LOGPROBS_BYTES // BYTES_PER_ENTRY // num_tokens - 1
+            raise InvalidRequestError(
+                f"prompt_logprobs must take at most {MAX_PROMPT_LOGPROBS_BYTES} bytes, got {given}: {wanted} "
+                f"alternatives of {num_tokens} tokens need {num_tokens * token_bytes}. prompt_logprobs = {fitting} "
+                f"would fit this prompt, and a prompt of {MAX_PROMPT_LOGPROBS_BYTES // token_bytes} tokens this many"
+            )
+        return wanted
 
     def _stop_token_ids(self, params: SamplingParams) -> list[int]:
         own = {

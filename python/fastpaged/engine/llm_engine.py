@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
+from fastpaged.engine.exclusive import Exclusive
+from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
-from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.sampling_params import SamplingParams
+from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
+from fastpaged.weights.hub import Hub
 from fastpaged.weights.local_model import local_model
 from fastpaged.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastpaged.config import EngineConfig
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
-    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
 
 # Drawn seeds stay below 2**53, so that a reader of JSON with doubles for numbers can give one back unchanged.
@@ -28,16 +35,27 @@ _SEED_BITS = 53
 
 
 class LLMEngine:
-    """One model on this process's CPU, and the requests in flight. Not thread-safe.
+    """One model on this process's CPU, and the requests in flight. For one thread at a time: a second one in step(),
+    enqueue(), abort_request() or close() is an EngineBusyError, and changes nothing. prepare() is free for all.
 
     Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
     """
 
     def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
-        located = replace(config, model=str(local_model(config.model)))
-        worker = Worker(located, progress)
+        start_up = StartUp()
+        with start_up.phase("finding the model"):
+            place = _place(config, config.model, config.revision, without_weights=config.load_format == "dummy")
+            params = default_params(config, place)
+        worker = Worker(replace(config, model=place, revision=None), progress, start_up)
         try:
-            self._assemble(config, worker, load_tokenizer(located.model))
+            with start_up.phase("making the tokenizer"):
+                tokenizer = _tokenizer(config, place)
+            self._assemble(config, worker, tokenizer)
+            self.default_sampling_params = params
+            start_up.log(
+                f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+            )
         except BaseException:
             worker.close()
             raise
@@ -53,20 +71,23 @@ class LLMEngine:
         self.config = config
         self.worker = worker
         self.tokenizer = tokenizer
+        self.default_sampling_params = SamplingParams()  # of requests that give none
         self.scheduler = _core.Scheduler(
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=worker.max_model_len,
+            max_num_rows=config.max_num_rows,
             num_host_blocks=worker.num_host_blocks,
             policy=_core.SchedulerPolicy(
                 preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
                 long_prefill_token_threshold=config.long_prefill_token_threshold,
+                watermark=config.watermark,
             ),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -77,7 +98,9 @@ class LLMEngine:
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         self._closed = False
+        self._exclusive = Exclusive("this engine")
 
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
@@ -87,9 +110,11 @@ class LLMEngine:
         """
         if not self.has_unfinished_requests():
             return []
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             plan = self.scheduler.schedule()
             self._outputs.note_plan(plan)
+            if self.on_planned is not None:
+                self.on_planned()
             result = self._executor.run(plan)
             events = self.scheduler.update(plan, result)
             return self._outputs.process(result, events)
@@ -128,6 +153,7 @@ class LLMEngine:
             min_p=params.min_p,
             seed=seed or 0,
             num_logprobs=request.num_logprobs,
+            num_prompt_logprobs=request.num_prompt_logprobs,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             repetition_penalty=params.repetition_penalty,
@@ -137,7 +163,7 @@ class LLMEngine:
             end_token_ids=request.stop_token_ids if params.min_tokens > 0 else (),
             bad_words=request.bad_words,
         )
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(group_id, request.prompt_token_ids, sampling, request.max_tokens, request.stop_token_ids)
             self._outputs.add(group_id, request, seed, stream, final_only)
@@ -152,8 +178,14 @@ class LLMEngine:
         self._check_open()
         if not isinstance(request_id, str):
             raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
-        with DeferredSignals():
+        with self._exclusive, DeferredSignals():
             return self._outputs.abort(request_id)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        if self.config.skip_tokenizer_init:
+            raise InvalidRequestError("there is no tokenizer with skip_tokenizer_init=True")
+        return self.tokenizer
 
     def has_request(self, request_id: str) -> bool:
         """Whether this request is here, unfinished."""
@@ -166,9 +198,10 @@ class LLMEngine:
 
     def close(self) -> None:
         """Frees the model and the KV memory. Any use after it but close() raises EngineClosedError."""
-        if not self._closed:
-            self._closed = True
-            self._executor.close()
+        with self._exclusive:
+            if not self._closed:
+                self._closed = True
+                self._executor.close()
 
     def _draw_seed(self) -> int:
         """The n-th drawn seed is a function of (config.seed, n), whatever was refused in between."""
@@ -177,3 +210,29 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed; make a new one")
+
+
+def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:
+    """The file or folder of a model, fetched if need be."""
+    hub = Hub(cache_dir=config.download_dir, token=config.hf_token)
+    overrides = config.hf_overrides
+    return str(local_model(name, hub, revision=revision, without_weights=without_weights, overrides=overrides))
+
+
+def _tokenizer(config: EngineConfig, model: str) -> Tokenizer:
+    """model: the file or folder it lies in."""
+    if config.skip_tokenizer_init:
+        return cast("Tokenizer", NoTokenizer(model))
+    if config.tokenizer is None and config.tokenizer_revision is None:
+        return load_tokenizer(model)
+    name = config.model if config.tokenizer is None else config.tokenizer
+    revision = config.tokenizer_revision
+    if revision is None and name == config.model:
+        revision = config.revision
+    try:
+        return load_tokenizer(_place(config, name, revision, without_weights=True))
+    except (ModelNotFoundError, ModelFormatError) as error:
+        if config.tokenizer is None:
+            raise
+        # Whoever looks for files calls what they were asked for `model`: the user called this one otherwise.
+        raise type(error)(f"tokenizer: {str(error).removeprefix('model: ')}") from error

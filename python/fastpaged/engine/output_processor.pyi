@@ -28,8 +28,9 @@ class StopStrings:
         """No more will come: what was held back."""
 
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler) -> None:
-        """A request that a stop string or a failure ends is taken out of the scheduler at once."""
+    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1) -> None:
+        """A request that a stop string or a failure ends is taken out of the scheduler at once. stream_interval: tokens
+        from one output of a request to the next, where its params have none."""
 
     def __len__(self) -> int:
         """Unfinished requests."""
@@ -53,4 +54,4 @@ class OutputProcessor:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
 
     def process(self, result: SamplerOutput, events: list[SequenceEvent]) -> list[RequestOutput]:
-        """One output per request that moved in this step."""
+        """One output per request that moved in this step, and whose output is due."""

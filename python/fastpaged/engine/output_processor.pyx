@@ -5,7 +5,8 @@ at every step, hence Cython."""
 import logging
 import time
 
-from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from fastpaged.engine.lazy_logprobs import LazyLogprobs, no_text, token_logprobs
+from fastpaged.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind
 
 
@@ -106,44 +107,55 @@ cdef class StopStrings:
 cdef class _RequestState:
     """What one running request has given so far; with deltas, since its last output."""
 
-    cdef object request, seed, stream, logprobs, cumulative_logprob, stop_reason
+    cdef object request, seed, stream, token_text, cumulative_logprob, stop_reason
     cdef object scheduled_ts, first_token_ts, last_token_ts
     cdef StopStrings stop_strings
     cdef list token_ids
+    cdef list logprobs, prompt_logprobs  # of TokenLogprobs; the prompt's begin with None
+    cdef object all_prompt_logprobs      # LazyLogprobs, once they are all known
     cdef str text
     cdef bint deltas, final_only, shows_stop
-    cdef long long num_tokens, min_tokens, num_preemptions
+    cdef long long num_tokens, min_tokens, num_preemptions, interval
     cdef double arrival_time, queued_ts
 
-    def __init__(self, request, seed, stream, bint final_only):
+    def __init__(self, request, seed, stream, token_text, bint final_only, long long interval):
         params = request.params
         self.request = request
         self.seed = seed
         self.stream = stream
+        self.token_text = no_text if stream is None else token_text
         self.final_only = final_only or params.output_kind is RequestOutputKind.FINAL_ONLY
         self.deltas = not self.final_only and params.output_kind is RequestOutputKind.DELTA
         self.shows_stop = params.include_stop_str_in_output
         self.stop_strings = StopStrings(params.stop, self.shows_stop) if params.stop else None
         self.stop_reason = None
+        self.prompt_logprobs = None if request.num_prompt_logprobs is None else [None]
+        self.all_prompt_logprobs = None
         self.token_ids = []
         self.text = ""
         self.logprobs = None if request.num_logprobs is None else []
         self.cumulative_logprob = None if request.num_logprobs is None else 0.0
         self.num_tokens = 0
+        self.interval = interval if params.stream_interval is None else params.stream_interval
         self.min_tokens = params.min_tokens
         self.num_preemptions = 0
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
 
-    cdef add_token(self, object token_id, dict logprobs, double now):
+    cdef add_token(self, object token_id, list logprobs, double now):
         if self.first_token_ts is None:
             self.first_token_ts = now
         self.last_token_ts = now
         self.num_tokens += 1
         self.token_ids.append(token_id)
         if logprobs is not None:
-            self.logprobs.append(logprobs)
-            self.cumulative_logprob += logprobs[token_id].logprob
+            self.logprobs += logprobs
+            self.cumulative_logprob += logprobs[0].logprob
+
+    cdef add_prompt_logprobs(self, tuple scores):
+        """scores: of the tokens that follow those that have theirs."""
+        cdef Py_ssize_t begin = len(self.prompt_logprobs)
+        self.prompt_logprobs += token_logprobs(self.request.prompt_token_ids[begin : begin + len(scores[0])], scores)
 
     cdef bint push_text(self, object token_id) except -1:
         """Whether a stop string ends the answer with this token."""
@@ -170,16 +182,21 @@ cdef class _RequestState:
             text = self.stop_strings.push(text, self.num_tokens > self.min_tokens)
         self.text += text
 
+    cdef bint is_due(self):
+        """Whether an output is wanted with the token that came: the first, and every so many from there."""
+        return not self.final_only and (self.num_tokens - 1) % self.interval == 0
+
     cdef object snapshot(self, str finish_reason):
         """Lists that will grow are copied; those of a delta and of a finished request are handed over."""
         cdef bint finished = finish_reason is not None
         cdef bint handed_over = finished or self.deltas
+        cdef object prompt_logprobs = self.shown_prompt_logprobs()
         completion = CompletionOutput(
             index=0,
             text=self.text,
             token_ids=self.token_ids if handed_over else self.token_ids[:],
             cumulative_logprob=self.cumulative_logprob,
-            logprobs=self.logprobs if handed_over or self.logprobs is None else self.logprobs[:],
+            logprobs=None if self.logprobs is None else LazyLogprobs(self.logprobs, self.token_text),
             finish_reason=finish_reason,
             stop_reason=self.stop_reason,
             seed=self.seed,
@@ -188,14 +205,23 @@ cdef class _RequestState:
             self.text = ""
             self.token_ids = []
             self.logprobs = None if self.logprobs is None else []
+            if prompt_logprobs is not None:
+                self.prompt_logprobs = self.all_prompt_logprobs = None
         return RequestOutput(
             request_id=self.request.request_id,
             prompt=self.request.prompt,
             prompt_token_ids=self.request.prompt_token_ids,
+            prompt_logprobs=prompt_logprobs,
             outputs=[completion],
             finished=finished,
             metrics=self.metrics(),
         )
+
+    cdef object shown_prompt_logprobs(self):
+        if self.all_prompt_logprobs is None and self.prompt_logprobs is not None:
+            if len(self.prompt_logprobs) == len(self.request.prompt_token_ids):
+                self.all_prompt_logprobs = LazyLogprobs(self.prompt_logprobs, self.token_text)
+        return self.all_prompt_logprobs
 
     cdef object metrics(self):
         return RequestMetrics(
@@ -218,16 +244,16 @@ cdef class OutputProcessor:
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
     cdef set _never_scheduled  # group ids
-    cdef int _num_with_logprobs
+    cdef long long _stream_interval
 
-    def __init__(self, tokenizer, scheduler):
+    def __init__(self, tokenizer, scheduler, stream_interval=1):
         self._tokenizer = tokenizer
+        self._stream_interval = stream_interval
         self._scheduler = scheduler
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
         self._group_ids = {}
         self._never_scheduled = set()
-        self._num_with_logprobs = 0
 
     def __len__(self):
         return len(self._states)
@@ -236,10 +262,11 @@ cdef class OutputProcessor:
         return request_id in self._group_ids
 
     def add(self, group_id, request, seed, stream, final_only=False):
-        self._states[group_id] = _RequestState(request, seed, stream, final_only)
+        self._states[group_id] = _RequestState(
+            request, seed, stream, self._tokenizer.token_text, final_only, self._stream_interval
+        )
         self._group_ids[request.request_id] = group_id
         self._never_scheduled.add(group_id)
-        self._num_with_logprobs += request.num_logprobs is not None
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -272,9 +299,7 @@ cdef class OutputProcessor:
         cdef double now = time.monotonic()
         cdef list outputs = []
         cdef _RequestState state
-        # One copy of the arrays a step, and only when somebody asked.
-        cdef object logprobs = result.logprobs if self._num_with_logprobs else None
-        cdef object ranks = result.ranks if self._num_with_logprobs else None
+        cdef bint shown
         for event in events:
             group_id = event.group_id
             state = self._states.get(group_id)
@@ -288,29 +313,31 @@ cdef class OutputProcessor:
                     state.request.request_id,
                 )
             try:
-                name = self._apply(state, event, name, result, logprobs, ranks, now)
+                name = self._apply(state, event, name, result, now)
+                shown = name is not None or (event.token_id is not None and state.is_due())
             except Exception:
                 logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
                 self._scheduler.abort(group_id)
                 state.release()
                 name = "error"
+                shown = True
             if name is not None:
                 self._forget(group_id, state)
-            if name is not None or not state.final_only:
+            if shown:
                 outputs.append(state.snapshot(name))
         return outputs
 
-    cdef object _apply(
-        self, _RequestState state, event, str finish_reason, result, logprobs, ranks, double now
-    ):
+    cdef object _apply(self, _RequestState state, event, str finish_reason, result, double now):
         """The finish reason, which a stop string has a say in."""
         cdef bint stopped = False
         token_id = event.token_id
+        if state.prompt_logprobs is not None and event.score_rows is not None:
+            state.add_prompt_logprobs(result.scores(*event.score_rows))
         if token_id is not None:
-            entry = None
+            logprobs = None
             if state.logprobs is not None:
-                entry = self._logprobs_of(state, token_id, event.sample_row, result, logprobs, ranks)
-            state.add_token(token_id, entry, now)
+                logprobs = token_logprobs([token_id], result.scores(event.sample_row, 1))
+            state.add_token(token_id, logprobs, now)
             if finish_reason != "stop" or state.shows_stop:
                 stopped = state.push_text(token_id)
         if finish_reason is not None:
@@ -326,20 +353,7 @@ cdef class OutputProcessor:
             state.stop_reason = token_id
         return finish_reason
 
-    cdef dict _logprobs_of(self, _RequestState state, token_id, row, result, logprobs, ranks):
-        token_text = self._tokenizer.token_text if state.stream is not None else _no_text
-        cdef dict entry = {token_id: Logprob(float(logprobs[row]), int(ranks[row]), token_text(token_id))}
-        for position, (other_id, other) in enumerate(result.top_logprobs(row)):
-            if other_id != token_id:
-                entry[other_id] = Logprob(other, position + 1, token_text(other_id))
-        return entry
-
     cdef _forget(self, group_id, _RequestState state):
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
         self._never_scheduled.discard(group_id)
-        self._num_with_logprobs -= state.request.num_logprobs is not None
-
-
-def _no_text(token_id):
-    return None

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 
 class MappedFile:
     """Bytes of a file. `view` hands out arrays that keep the mapping alive for as long as they live.
@@ -34,6 +36,9 @@ class MappedFile:
             raise ModelNotFoundError(f"model: {self.path!r} cannot be read as a file: {error}") from None
         if self.size == 0:
             raise self.error("size", "a model file", "an empty file")
+        if self.map[: len(_LFS_POINTER)] == _LFS_POINTER:
+            found = "a pointer of git LFS: what it points at was never fetched, which `git lfs pull` does in its folder"
+            raise self.error("content", "a model file", found)
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
         """The read-only bytes [offset, offset + size), which the caller has checked to lie in the file.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fastpaged.models.registry import MODELS, Model
+from fastpaged.models.registry import FAMILIES, Model
 
-__all__ = ["MODELS", "Model"]
+__all__ = ["FAMILIES", "Model"]

@@ -1,7 +1,8 @@
-"""GraphOps: the ops a model's forward() calls, recording a ModelGraph instead of computing.
+"""GraphOps: the op set that records a ModelGraph instead of computing.
 
-Values are symbolic. all_reduce(y, add=x) returns Sum(x, y), which costs nothing: the addition is done, in place, by the
-rms_norm that reads the sum. From then on x's buffer holds the sum; x itself no longer exists, and using it is an error.
+Values are symbolic. add(x, y) returns Sum(x, y), which costs nothing: the addition is done, in place, by the norm that
+reads the sum, or by an op of its own before anything else reads it. From then on x's buffer holds the sum; x itself no
+longer exists, and using it is an error. soft_cap updates its buffer in the same way.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fastpaged import _core
+    from fastpaged.ops.op_set import ActivationKind, HeadNorm, Precision
+
+    FloatArray = npt.NDArray[np.float32]
 
 RowKind = Literal["tokens", "samples"]
-DType = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -26,28 +29,20 @@ class Value:
     buffer: int
     rows: RowKind
     cols: int
-    dtype: DType
+    dtype: str  # "float32" or "bfloat16"
     version: int = 0  # how often the buffer had been updated in place when this value was made
 
 
 @dataclass(frozen=True)
 class Sum:
-    """x + y, both float32 [rows, cols]. Added up by the first rms_norm that reads it."""
+    """x + y, both float32 [rows, cols]. Added up when it is first read."""
 
     x: Value
     y: Value
 
 
-@dataclass(frozen=True)
-class BatchInputs:
-    """The arrays of a step that a model may name; the others reach their ops by themselves."""
-
-    token_ids: Literal["token_ids"] = "token_ids"
-    sample_rows: Literal["sample_rows"] = "sample_rows"
-
-
 class GraphOps:
-    """Records into `graph`. Every call returns the value it would have computed.
+    """Records into `graph`, in its activation dtype. Every call returns the value it would have computed.
 
     Shapes are checked by the graph: ValueErrors name the op and what does not match.
     """
@@ -55,61 +50,120 @@ class GraphOps:
     def __init__(self, graph: _core.ModelGraph) -> None:
         self._graph = graph
         self._versions: dict[int, int] = {}
-        self._added: dict[Sum, Value] = {}  # sums that an rms_norm has added up
+        self._added: dict[Sum, Value] = {}  # sums that were added up
 
-    def embedding(self, token_ids: Literal["token_ids"], table: npt.NDArray[np.uint16]) -> Value:
-        """table: [vocab, hidden] bfloat16 bits. Returns [tokens, hidden] float32."""
+    def embedding(
+        self,
+        token_ids: Literal["token_ids"],
+        table: npt.NDArray[np.uint16] | FloatArray,
+        *,
+        position_table: FloatArray | None = None,
+        scale: float = 1.0,
+    ) -> Value:
+        """table[token] * scale, + position_table[position] if given: float32 [tokens, hidden]."""
         if token_ids != "token_ids":
             raise ValueError(f"embedding: token_ids must be the batch's token_ids, got {token_ids!r}")
         out = self._new("tokens", table.shape[1], "float32")
-        self._graph.embedding(table, out.buffer)
+        self._graph.embedding(table, out.buffer, position_table, scale)
         return out
 
-    def rms_norm(self, x: Value | Sum, weight: npt.NDArray[np.float32], eps: float) -> Value:
-        """Returns the norm in bfloat16. A Sum is added up on the way."""
+    def rms_norm(self, x: Value | Sum, weight: FloatArray, eps: float, *, dtype: Precision = "activation") -> Value:
+        """x / sqrt(mean(x^2) + eps) * weight. A Sum is added up on the way."""
         source = self._resolve(x)
-        base = source.x if isinstance(source, Sum) else source
-        out = self._new(base.rows, base.cols, "bfloat16")
+        base, residual = _parts(source)
+        out = self._new(base.rows, base.cols, self._dtype("rms_norm", dtype))
+        self._graph.rms_norm(base.buffer, residual, weight, eps, out.buffer)
         if isinstance(source, Sum):
-            self._graph.rms_norm(base.buffer, source.y.buffer, weight, eps, out.buffer)
-            self._added[source] = self._updated(base)
-        else:
-            self._graph.rms_norm(base.buffer, None, weight, eps, out.buffer)
+            self._added_up(source)
         return out
 
-    def linear(self, x: Value, weight: _core.PackedLinear) -> Value:
-        """x: bfloat16 [rows, in_features]. Returns float32 [rows, out_features]."""
-        out = self._new(x.rows, weight.out_features, "float32")
-        self._graph.linear(self._array(x).buffer, weight, out.buffer)
+    def layer_norm(
+        self,
+        x: Value | Sum,
+        weight: FloatArray,
+        bias: FloatArray | None,
+        eps: float,
+        *,
+        dtype: Precision = "activation",
+    ) -> Value:
+        """(x - mean) / sqrt(variance + eps) * weight + bias. A Sum is added up on the way."""
+        source = self._resolve(x)
+        base, residual = _parts(source)
+        out = self._new(base.rows, base.cols, self._dtype("layer_norm", dtype))
+        self._graph.layer_norm(base.buffer, residual, weight, bias, eps, out.buffer)
+        if isinstance(source, Sum):
+            self._added_up(source)
+        return out
+
+    def linear(self, x: Value | Sum, weight: _core.PackedLinear, bias: FloatArray | None = None) -> Value:
+        """x: activation dtype [rows, in_features]. Returns float32 [rows, out_features]."""
+        source = self._value(x)
+        out = self._new(source.rows, weight.out_features, "float32")
+        self._graph.linear(source.buffer, weight, out.buffer, bias)
         return out
 
     def attention(
-        self, qkv: Value, layer: int, rope: npt.NDArray[np.float32], *, num_heads: int, scale: float
+        self,
+        qkv: Value | Sum,
+        layer: int,
+        *,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float,
+        rope: FloatArray | None = None,
+        head_norm: HeadNorm | None = None,
+        window: int = 0,
+        soft_cap: float = 0.0,
+        alibi_slopes: FloatArray | None = None,
     ) -> Value:
-        """Rotary embedding, cache write and paged attention of one layer.
-
-        qkv: float32 [tokens, (num_heads + 2 num_kv_heads) * head_dim]; rope: [positions, head_dim], cosines then sines.
-        Returns bfloat16 [tokens, num_heads * head_dim].
-        """
-        cols = num_heads * rope.shape[1]
-        q = self._new("tokens", cols, "bfloat16")
-        out = self._new("tokens", cols, "bfloat16")
-        self._graph.rotary_cache_write(self._array(qkv).buffer, rope, layer, q.buffer)
-        self._graph.paged_attention(q.buffer, layer, scale, out.buffer)
+        """Head norm, rotary embedding, cache write and paged attention of one layer: two ops."""
+        source = self._value(qkv)
+        q = self._new("tokens", num_heads * head_dim, self._graph.dtype)
+        out = self._new("tokens", num_heads * head_dim, self._graph.dtype)
+        self._graph.rotary_cache_write(
+            source.buffer,
+            layer,
+            q.buffer,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            cos_sin=rope,
+            q_norm=None if head_norm is None else head_norm.query,
+            k_norm=None if head_norm is None else head_norm.key,
+            norm_eps=0.0 if head_norm is None else head_norm.eps,
+        )
+        self._graph.paged_attention(
+            q.buffer, layer, out.buffer, scale=scale, soft_cap=soft_cap, window=window, alibi_slopes=alibi_slopes
+        )
         return out
 
-    def gated_activation(self, gate_up: Value, activation: str) -> Value:
-        """gate_up: float32 [rows, 2 F], gates first. Returns activation(gate) * up, bfloat16 [rows, F]."""
-        out = self._new(gate_up.rows, gate_up.cols // 2, "bfloat16")
-        self._graph.gated_activation(self._array(gate_up).buffer, activation, out.buffer)
+    def activation(self, x: Value | Sum, kind: ActivationKind) -> Value:
+        """x: float32 [rows, features]. Returns the activation dtype."""
+        source = self._value(x)
+        out = self._new(source.rows, source.cols, self._graph.dtype)
+        self._graph.activation(source.buffer, kind, out.buffer)
         return out
 
-    def all_reduce(self, y: Value, *, add: Value | Sum) -> Sum:
-        """add + y, with y summed over the workers: on one worker y is whole already."""
-        x = self._resolve(add)
-        if isinstance(x, Sum):
-            raise ValueError("all_reduce: add must be a value or a sum that an rms_norm has read, got a pending sum")
-        return Sum(x, self._array(y))
+    def gated_activation(self, gate_up: Value | Sum, kind: ActivationKind) -> Value:
+        """gate_up: float32 [rows, 2 features], gates first. activation(gate) * up, in the activation dtype."""
+        source = self._value(gate_up)
+        out = self._new(source.rows, source.cols // 2, self._graph.dtype)
+        self._graph.gated_activation(source.buffer, kind, out.buffer)
+        return out
+
+    def soft_cap(self, x: Value | Sum, cap: float) -> Value:
+        """x: float32. cap * tanh(x / cap), in x's buffer."""
+        source = self._value(x)
+        self._graph.soft_cap(source.buffer, cap)
+        return self._updated(source)
+
+    def add(self, x: Value | Sum, y: Value | Sum) -> Sum:
+        """x + y, both float32 [rows, hidden]. A pending sum among them is added up first."""
+        return Sum(self._value(x), self._value(y))
+
+    def all_reduce(self, y: Value | Sum, *, add: Value | Sum | None = None) -> Value | Sum:
+        """y, or add + y: on one worker y is whole already."""
+        return self._value(y) if add is None else self.add(add, y)
 
     def rows(self, x: Value | Sum, sample_rows: Literal["sample_rows"]) -> Value | Sum:
         """The rows of x that are sampled. Of a Sum not yet added up, both parts."""
@@ -120,12 +174,17 @@ class GraphOps:
             return Sum(self._gather(source.x), self._gather(source.y))
         return self._gather(source)
 
-    def finalize(self, output: Value, *, max_num_tokens: int, max_num_samples: int) -> None:
+    def finalize(self, output: Value | Sum, *, max_num_tokens: int, max_num_samples: int) -> None:
         """Ends the recording. output: float32 [samples, vocab]."""
-        self._graph.finalize(self._array(output).buffer, max_num_tokens, max_num_samples)
+        self._graph.finalize(self._value(output).buffer, max_num_tokens, max_num_samples)
 
-    def _new(self, rows: RowKind, cols: int, dtype: DType) -> Value:
+    def _new(self, rows: RowKind, cols: int, dtype: str) -> Value:
         return Value(self._graph.buffer(rows, cols, dtype), rows, cols, dtype)
+
+    def _dtype(self, op: str, precision: Precision) -> str:
+        if precision not in ("activation", "float32"):
+            raise ValueError(f"{op}: dtype must be 'activation' or 'float32', got {precision!r}")
+        return "float32" if precision == "float32" else self._graph.dtype
 
     def _gather(self, x: Value) -> Value:
         out = self._new("samples", x.cols, x.dtype)
@@ -137,6 +196,19 @@ class GraphOps:
         self._versions[x.buffer] = version
         return Value(x.buffer, x.rows, x.cols, x.dtype, version)
 
+    def _added_up(self, total: Sum) -> Value:
+        """What stands for a sum from now on: an op has added y to x in place."""
+        self._added[total] = self._updated(total.x)
+        return self._added[total]
+
+    def _value(self, x: Value | Sum) -> Value:
+        """x as one array: a pending sum is added up by an op of its own."""
+        source = self._resolve(x)
+        if isinstance(source, Sum):
+            self._graph.add(source.x.buffer, source.y.buffer)
+            return self._added_up(source)
+        return source
+
     def _resolve(self, x: Value | Sum) -> Value | Sum:
         """x as it stands now: the value of a sum that was added up, the sum itself before that."""
         if isinstance(x, Sum) and x not in self._added:
@@ -145,7 +217,12 @@ class GraphOps:
 
     def _array(self, x: Value) -> Value:
         if not isinstance(x, Value):
-            raise ValueError(f"expected a value, got {type(x).__name__}: a sum is read by rms_norm, rows or all_reduce")
+            raise ValueError(f"expected a value of this graph, got {type(x).__name__}")
         if self._versions.get(x.buffer, 0) != x.version:
-            raise ValueError(f"buffer {x.buffer} was updated in place since this value was made: use the sum instead")
+            raise ValueError(f"buffer {x.buffer} was updated in place since this value was made: use what came of it")
         return x
+
+
+def _parts(source: Value | Sum) -> tuple[Value, int | None]:
+    """What a norm reads, and the buffer it adds to it."""
+    return (source.x, source.y.buffer) if isinstance(source, Sum) else (source, None)

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fastpaged.errors import InvalidRequestError
+from fastpaged.tokenizer.chat_messages import ChatMessage, joined_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import jinja2
 
-ChatMessage = Mapping[str, Any]
+_PROBE = "fastpagedprobe"  # a text that no template has reason to change
 
 
 class ChatTemplate:
@@ -29,34 +32,44 @@ class ChatTemplate:
         except Exception as error:
             raise _template_error(error) from error
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool) -> str:
-        """Raises InvalidRequestError for whatever goes wrong in the template, its own raise_exception included."""
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        names: Mapping[str, Any] | None = None,
+    ) -> str:
+        """tools: descriptions, as the template wants them. names: whatever else it knows.
+
+        Raises InvalidRequestError for whatever goes wrong in the template, its own raise_exception included.
+        """
+        plain = [dict(message) for message in messages]
+        if any(isinstance(message.get("content"), (list, tuple)) for message in plain) and not self._takes_parts:
+            plain = [{**message, "content": joined_text(message.get("content"))} for message in plain]
+        return self._render(
+            **{**self._special_tokens, "documents": None, **(names or {})},
+            messages=plain,
+            add_generation_prompt=add_generation_prompt,
+            tools=None if tools is None else list(tools),
+        )
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether it looks into a content that is a list of parts, rather than printing the list, or failing on it."""
+        message = {"role": "user", "content": [{"type": "text", "text": _PROBE}]}
+        names = self._special_tokens | {"documents": None}
         try:
-            return self._template.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                tools=None,
-                documents=None,
-                **self._special_tokens,
-            )
+            text = self._render(**names, messages=[message], add_generation_prompt=False, tools=None)
+        except InvalidRequestError:
+            return False
+        return _PROBE in text and repr(_PROBE) not in text and json.dumps(_PROBE) not in text
+
+    def _render(self, **names: Any) -> str:
+        try:
+            return self._template.render(**names)
         except Exception as error:  # the template is somebody's program: any exception may come out of it
             raise _template_error(error) from error
-
-
-def check_messages(messages: object) -> Sequence[ChatMessage]:
-    """A non-empty list of {"role": str, "content": str}; other keys are handed to the template as they are."""
-    if not isinstance(messages, (list, tuple)) or not messages:
-        found = "an empty one" if messages in ([], ()) else f"{messages!r:.80}"
-        raise InvalidRequestError(f"messages: expected a non-empty list of messages, found {found}")
-    for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
-            expected = "a dict with role and content"
-            raise InvalidRequestError(f"messages[{index}]: expected {expected}, found {type(message).__name__}")
-        for key in ("role", "content"):
-            if not isinstance(message.get(key), str):
-                found = f"{type(message[key]).__name__} {message[key]!r:.80}" if key in message else "no such key"
-                raise InvalidRequestError(f"messages[{index}][{key!r}]: expected a string, found {found}")
-    return messages
 
 
 def _template_error(error: Exception) -> InvalidRequestError:

@@ -28,12 +28,23 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 def read_text(path: Path) -> str | None:
     """The text in `path`; None where there is no such file. Raises ModelFormatError, also for a pipe or a device."""
+    content = read_bytes(path)
+    if content is None:
+        return None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelFormatError(f"{path}: expected UTF-8 text, found {type(error).__name__}: {error}") from None
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """All of the file; None where there is none. Raises ModelFormatError, also for a pipe or a device."""
     kind = file_kind(path)
     if kind not in (REGULAR_FILE, None):
         raise ModelFormatError(f"{path}: expected a regular file, found {kind}")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ModelFormatError(f"{path}: expected UTF-8 text, found {type(error).__name__}: {error}") from None
+        raise ModelFormatError(f"{path}: expected a file to read, found {type(error).__name__}: {error}") from None

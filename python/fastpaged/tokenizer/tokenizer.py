@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.tokenizer.byte_alphabet import token_bytes
-from fastpaged.tokenizer.chat_template import ChatMessage, ChatTemplate, check_messages
+from fastpaged.tokenizer.chat_messages import (
+    ChatMessage,
+    check_messages,
+    check_template_arguments,
+    up_to_final_text,
+)
+from fastpaged.tokenizer.chat_template import ChatTemplate
 from fastpaged.tokenizer.failures import library_failures
 from fastpaged.tokenizer.text_stream import ByteLevelTextStream, TextStream, WindowTextStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fastpaged.tokenizer.definition import TokenizerDefinition
 
@@ -111,14 +117,41 @@ class Tokenizer:
 
     # ---- chat
 
-    def apply_chat_template(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         """The prompt for a list of {"role", "content"}. Encode it with add_special_tokens=False: it has its own.
+
+        add_generation_prompt: end with what an answer begins with. continue_final_message: end with the last message's
+        text instead, for the answer to go on with. tools: descriptions, for templates that know them. chat_template:
+        a Jinja source to use instead of the model's. chat_template_kwargs: more names for the template.
 
         Raises InvalidRequestError for messages of another form, for a model with no template, and for whatever the
         template itself objects to.
         """
         checked = check_messages(messages)
-        return self._chat_template.render(checked, add_generation_prompt=add_generation_prompt)
+        if add_generation_prompt and continue_final_message:
+            raise InvalidRequestError("add_generation_prompt must be False with continue_final_message=True, got True")
+        template = self._template_for(chat_template, bool(tools))
+        names = check_template_arguments(tools, chat_template_kwargs)
+        text = template.render(checked, add_generation_prompt=add_generation_prompt, tools=tools, names=names)
+        return up_to_final_text(text, checked[-1]) if continue_final_message else text
+
+    def _template_for(self, source: str | None, with_tools: bool) -> ChatTemplate:
+        if source is not None:
+            if not isinstance(source, str):
+                raise InvalidRequestError(f"chat_template must be None or a Jinja source, got {type(source).__name__}")
+            return ChatTemplate(source, self._definition.special_tokens)
+        if with_tools and "tool_use" in self._definition.chat_templates:
+            return ChatTemplate(self._definition.chat_templates["tool_use"], self._definition.special_tokens)
+        return self._chat_template
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from fastpaged.config import ModelConfig
-from fastpaged.errors import ModelFormatError, ModelNotFoundError
+import numpy as np
+
+from fastpaged.errors import InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.formats import GgufFile, SafetensorsFile, ShardedSafetensors, StoredTensor, find_gguf
 from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 from fastpaged.formats.safetensors_index import INDEX_NAME
 from fastpaged.models.gguf_name import GgufName
-from fastpaged.models.registry import model_class
+from fastpaged.models.registry import config_from_gguf, config_from_hf, model_class
+from fastpaged.weights.stored_head import with_stored_head
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
+
+    import numpy.typing as npt
+
+    from fastpaged.config import ModelConfig
+    from fastpaged.models.registry import Model
 
 
 class WeightFiles(Protocol):
@@ -46,71 +53,119 @@ class Checkpoint:
         return [known.get(name, name) for name in self._file.tensors]
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Outermost dimension first; None if there is no tensor called `name` (Hugging Face)."""
-        stored = self._file.tensors.get(self._name_in_file(name).name)
-        return None if stored is None else stored.shape
+        """Of the original, outermost dimension first; None if there is no tensor called `name` (Hugging Face)."""
+        where = self.where(name)
+        stored = self._file.tensors.get(where.name)
+        if stored is None:
+            return None
+        return stored.shape[::-1] if where.transposed else stored.shape
 
     def kind(self, name: str) -> str | None:
         """How it is stored, one of STORED_KINDS; None if there is no tensor called `name` (Hugging Face)."""
-        stored = self._file.tensors.get(self._name_in_file(name).name)
+        stored = self._file.tensors.get(self.where(name).name)
         return None if stored is None else stored.kind
 
     def tensor(self, name: str) -> StoredTensor:
-        """The tensor of this Hugging Face name, rows in the original order. ModelFormatError if it is missing."""
-        where = self._name_in_file(name)
+        """The tensor of this Hugging Face name, rows in the original order; what else was done to it, where() says.
+        ModelFormatError if it is missing."""
+        where = self.where(name)
         stored = self._file.tensors.get(where.name)
         if stored is None:
             raise ModelFormatError(f"{self.path}: tensor {self.spelled(name)} is missing")
         if where.permuted_heads is not None:
-            return _unpermuted(stored, where.permuted_heads)
+            stored = _unpermuted(stored, where.permuted_heads)
+        if where.rows is not None:
+            original = np.empty_like(where.rows)
+            original[where.rows] = np.arange(len(where.rows))
+            stored = rows_of(stored, original)
         return stored
+
+    def where(self, name: str) -> GgufName:
+        """How the tensor of this Hugging Face name is called and laid out in the file."""
+        return self._names.get(name, GgufName(name))
 
     def spelled(self, name: str) -> str:
         """The name for messages: with the one in the file where the two differ."""
-        in_file = self._name_in_file(name).name
+        in_file = self.where(name).name
         return repr(name) if in_file == name else f"{name!r} ({in_file!r} in the file)"
 
     def close(self) -> None:
         """Unmaps the files, as soon as no array handed out is alive."""
         self._file.close()
 
-    def _name_in_file(self, name: str) -> GgufName:
-        return self._names.get(name, GgufName(name))
+
+def rows_of(stored: StoredTensor, rows: npt.NDArray[np.int64]) -> StoredTensor:
+    """These rows (elements, of a vector), moved as the bytes they are stored in: no value is touched."""
+    data = stored.data.reshape(stored.shape[0], -1)[rows]
+    return StoredTensor(stored.name, stored.kind, (len(rows), *stored.shape[1:]), data.reshape(-1))
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(
+    path: str | os.PathLike[str], *, load_format: str = "auto", overrides: Mapping[str, object] | None = None
+) -> Checkpoint:
     """path: a .gguf file, a folder with config.json and model.safetensors (or its index, and the files that names), or
-    a folder with one .gguf file."""
+    a folder with one .gguf file. load_format: "safetensors" or "gguf", to open no other; "auto" takes the first there
+    is. overrides: keys and values laid over config.json, which a .gguf file has none of (InvalidRequestError)."""
     folder = Path(path)
-    for name in ("model.safetensors", INDEX_NAME):
+    for name in ("model.safetensors", INDEX_NAME) if load_format != "gguf" else ():
         if file_kind(folder / name) is not None:  # if it is no file, opening it says so
-            return _open_safetensors(folder / name)
+            return _open_safetensors(folder / name, overrides or {})
     gguf = find_gguf(path)
-    if gguf is not None:
+    if gguf is not None and load_format != "safetensors":
+        if overrides:
+            raise InvalidRequestError(
+                f"hf_overrides must be empty for {gguf}, which has no config.json, got {overrides}"
+            )
         return _open_gguf(gguf)
+    if load_format != "auto":
+        raise ModelNotFoundError(
+            f"model: there is nothing in {load_format} format at {str(folder)!r}, as load_format asks"
+        )
     raise ModelNotFoundError(
         f"model: the folder {str(folder)!r} must hold config.json and model.safetensors (or {INDEX_NAME} and the "
-        "files it names), or one .gguf file; it has neither"
+        f"files it names), or one .gguf file; it has neither{_pickled(folder)}"
+    )
+
+
+def _pickled(folder: Path) -> str:
+    """The end of a message: weights in a form that is never read, for to read it is to run it."""
+    names = sorted(file.name for file in folder.iterdir() if file.suffix in (".bin", ".pt", ".pth"))
+    if not names:
+        return ""
+    return (
+        f". Pickled weights ({names[0]}{' and others' if len(names) > 1 else ''}) are never read, for they can run "
+        "code; where you trust them, transformers converts them: AutoModelForCausalLM.from_pretrained(FOLDER)"
+        ".save_pretrained(NEW_FOLDER) writes safetensors"
     )
 
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile.open(path)
-    config = _named(path, lambda: ModelConfig.from_gguf(file.metadata, file.tensors))
-    _check_depth(path, f"{config.architecture}.block_count", config, file)
-    return Checkpoint(str(path), config, file, model_class(config.architecture).gguf_names(config))
+    config = _named(path, lambda: config_from_gguf(file.metadata, file.tensors))
+    _check_depth(path, f"{file.metadata['general.architecture']}.block_count", config, file)
+    return Checkpoint(str(path), config, file, model_class(config).gguf_names(config))
 
 
-def _open_safetensors(weights: Path) -> Checkpoint:
-    config = read_config(weights.parent)
+def _open_safetensors(weights: Path, overrides: Mapping[str, object]) -> Checkpoint:
+    config = read_config(weights.parent, overrides)
     sharded = weights.name == INDEX_NAME
     file: WeightFiles = ShardedSafetensors.open(weights) if sharded else SafetensorsFile.open(weights)
     _check_depth(weights.parent / "config.json", "num_hidden_layers", config, file)
-    return Checkpoint(str(weights), config, file, {})
+    names = _without_prefix(model_class(config), file.tensors)
+    return Checkpoint(str(weights), with_stored_head(config, file, names), file, names)
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """From the config.json that must lie beside safetensors files. Raises ModelNotFoundError, ModelFormatError."""
+def _without_prefix(family: type[Model[Any]], tensors: Collection[str]) -> dict[str, GgufName]:
+    """A model saved without its head has names without the prefix."""
+    prefix = family.base_prefix
+    if any(name.startswith(prefix) for name in tensors):
+        return {}
+    return {prefix + name: GgufName(name) for name in tensors if name != family.head_name}
+
+
+def read_config(folder: Path, overrides: Mapping[str, object] | None = None) -> ModelConfig:
+    """From the config.json that must lie beside safetensors files, with what is laid over it. Raises
+    ModelNotFoundError, ModelFormatError."""
     path = folder / "config.json"
     kind = file_kind(path)
     if kind is None:
@@ -123,7 +178,7 @@ def read_config(folder: Path) -> ModelConfig:
         raise ModelFormatError(f"{path}: expected JSON in UTF-8, got {type(error).__name__}: {error}") from None
     if not isinstance(values, dict):
         raise ModelFormatError(f"{path}: expected a JSON object, got {type(values).__name__}")
-    return _named(folder, lambda: ModelConfig.from_hf(values))
+    return _named(folder, lambda: config_from_hf({**values, **(overrides or {})}))
 
 
 def _check_depth(path: Path, key: str, config: ModelConfig, file: WeightFiles) -> None:
@@ -144,12 +199,10 @@ def _named(path: Path, read: Callable[[], ModelConfig]) -> ModelConfig:
 
 
 def _unpermuted(stored: StoredTensor, num_heads: int) -> StoredTensor:
-    """Rows are moved as the bytes they are stored in: no value is touched."""
     num_rows = stored.shape[0]
-    if len(stored.shape) != 2 or num_rows % (2 * num_heads):
+    if num_rows % (2 * num_heads):
         raise ModelFormatError(
             f"tensor {stored.name!r} must have rows for {num_heads} heads of even size, got shape {list(stored.shape)}"
         )
-    neighbours = stored.data.reshape(num_heads, num_rows // num_heads // 2, 2, -1)
-    halves = neighbours.swapaxes(1, 2).reshape(-1)
-    return StoredTensor(stored.name, stored.kind, stored.shape, halves)
+    neighbours = np.arange(num_rows).reshape(num_heads, num_rows // num_heads // 2, 2)
+    return rows_of(stored, neighbours.swapaxes(1, 2).reshape(-1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from fastpaged.formats.safetensors_index import INDEX_NAME, read_weight_map
 from fastpaged.weights.checkpoint import read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _CONFIG_NAME = "config.json"
 _SAFETENSORS_NAMES = ("model.safetensors", INDEX_NAME)
@@ -27,6 +27,8 @@ _SMALL_NAMES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+# What a tokenizer is built from where there is no tokenizer.json.
+_OLDER_TOKENIZER_NAMES = ("vocab.json", "merges.txt", "tokenizer.model", "added_tokens.json")
 _NO_FILE = "/"  # a pattern that no file's name matches
 _TIMEOUT_S = 10.0
 _MAX_NAMES_SHOWN = 12
@@ -35,16 +37,26 @@ _MAX_TEXT = 200
 
 @dataclass(frozen=True)
 class Hub:
-    """endpoint: a URL. cache_dir: where repositories are kept. None: as huggingface_hub does (HF_ENDPOINT, HF_HOME)."""
+    """endpoint: a URL. cache_dir: where repositories are kept. token: who asks; False: nobody. None: as huggingface_hub
+    does (HF_ENDPOINT, HF_HOME, HF_TOKEN or `hf auth login`)."""
 
     endpoint: str | None = None
     cache_dir: str | None = None
+    token: str | bool | None = field(default=None, repr=False)
 
-    def fetch(self, repository: str, gguf: str | None = None) -> Path:
-        """The newest revision of "org/name" on this machine: a folder with safetensors files, or a .gguf file.
+    def fetch(
+        self,
+        repository: str,
+        gguf: str | None = None,
+        *,
+        revision: str | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> Path:
+        """The newest commit of "org/name" on this machine: a folder with safetensors files, or a .gguf file.
 
         gguf: which .gguf file of the repository; None: its safetensors files, or else the only .gguf file it has.
-        Where the hub does not answer, what was fetched before is taken, and the log says so.
+        revision: a branch, tag or commit; None: the main branch. Where the hub does not answer, what was fetched before
+        is taken, and the log says so. overrides: as for read_config().
 
         Raises ModelNotFoundError for a `gguf` that is not there, ModelFormatError for a repository without a model that
         fastpaged reads (where config.json shows it, before any weights are fetched), and any error of huggingface_hub.
@@ -52,23 +64,36 @@ class Hub:
         from huggingface_hub import HfApi  # a third of a second, which nobody who gives a path should wait for
 
         try:
-            info = HfApi(endpoint=self.endpoint).model_info(repository, timeout=_TIMEOUT_S)
+            info = HfApi(endpoint=self.endpoint, token=self.token).model_info(
+                repository, revision=revision, timeout=_TIMEOUT_S
+            )
         except Exception as error:  # of the HTTP library of whichever version, too
-            return self._fetched_before(repository, gguf, error)
+            return self._fetched_before(repository, gguf, revision, error)
         names = [sibling.rfilename for sibling in info.siblings or ()]
         weights = choose_weights(repository, names, gguf)
         if weights not in _SAFETENSORS_NAMES:
-            return self._download(repository, [weights]) / weights
-        small = [name for name in _SMALL_NAMES if name in names] + [name for name in (weights,) if name == INDEX_NAME]
-        folder = self._download(repository, small)
-        read_config(folder)
+            return self._download(repository, [weights], revision=revision) / weights
+        wanted = _SMALL_NAMES if "tokenizer.json" in names else _SMALL_NAMES + _OLDER_TOKENIZER_NAMES
+        small = [name for name in wanted if name in names] + [name for name in (weights,) if name == INDEX_NAME]
+        folder = self._download(repository, small, revision=revision)
+        read_config(folder, overrides)
         commit = folder.name  # the weights must be of the same one, whatever is pushed meanwhile
         return self._download(repository, _weight_files(folder, weights), revision=commit)
 
-    def _fetched_before(self, repository: str, gguf: str | None, error: Exception) -> Path:
+    def fetch_small(self, repository: str, *, revision: str | None = None) -> Path:
+        """The folder of the newest commit, with what may lie beside the weights and is read: configs and tokenizer.
+
+        Where the hub does not answer, huggingface_hub takes what was fetched before. Raises any error of its own.
+        """
+        folder = self._download(repository, _SMALL_NAMES, revision=revision)
+        if (folder / "tokenizer.json").exists():
+            return folder
+        return self._download(repository, _OLDER_TOKENIZER_NAMES, revision=folder.name)
+
+    def _fetched_before(self, repository: str, gguf: str | None, revision: str | None, error: Exception) -> Path:
         """Raises `error`, why nothing newer can be had, where no whole model is there."""
         try:
-            folder = self._download(repository, [_NO_FILE], local_files_only=True)
+            folder = self._download(repository, [_NO_FILE], revision=revision, local_files_only=True)
             names = os.listdir(folder)
             weights = choose_weights(repository, names, gguf)
             whole = set(_weight_files(folder, weights)) <= set(names)
@@ -89,8 +114,8 @@ class Hub:
         revision: str | None = None,
         local_files_only: bool = False,
     ) -> Path:
-        """The folder of the revision, with these files in it and perhaps more. Only without `revision` is it what a
-        later call gets when the hub does not answer."""
+        """The folder of the revision, with these files in it and perhaps more. A commit is not what a later call for
+        the branch it is on gets when the hub does not answer."""
         from huggingface_hub import snapshot_download
 
         return Path(
@@ -99,6 +124,7 @@ class Hub:
                 revision=revision,
                 endpoint=self.endpoint,
                 cache_dir=self.cache_dir,
+                token=self.token,
                 allow_patterns=[glob.escape(name) for name in names],
                 local_files_only=local_files_only,
             )

@@ -1,27 +1,32 @@
-"""From stored tensors to a loaded model: dequantised straight to bfloat16, packed, one weight at a time."""
+"""From stored tensors to a loaded model: dequantised straight to the dtype of the computation, packed, one weight at
+a time."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastpaged import _core
+from fastpaged.config.dtypes import element_bytes
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.registry import Model, model_class
-from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint
+from fastpaged.models.weight_source import Part
+from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, rows_of
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
+    from fastpaged.config import DType, ModelConfig
     from fastpaged.formats import StoredTensor
+    from fastpaged.ops.op_set import LinearWeight
     from fastpaged.progress import ProgressCallback
 
-# Left over in some files; the numbers follow from the config.
-_IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+Array = npt.NDArray[Any]  # uint16 (the bits of bfloat16) or float32
 
 
 def load_model(
@@ -29,31 +34,42 @@ def load_model(
     device: _core.CpuDevice,
     progress: ProgressCallback | None = None,
     *,
+    dtype: DType = "bfloat16",
     max_model_len: int | None = None,
-) -> Model:
+    pack: Callable[[list[Array]], LinearWeight] | None = None,
+) -> Model[Any]:
     """source: an open checkpoint, which stays open, or a path as for open_checkpoint().
 
-    progress is called with ("loading weights", done, total) after every weight. max_model_len: positions of the rotary
-    table; None for as many as the model was trained for. Matrices in float16 (a warning) or float32 (an info) are
-    rounded to bfloat16, which is logged once. Raises ModelFormatError before anything is loaded if a tensor is missing,
-    has another shape than the config says, or is none of the model's.
+    progress is called with ("loading weights", done, total) after every weight. dtype: of matrices and activations.
+    max_model_len: positions of the rotary table; None for as many as the model was trained for. pack: what the matrices
+    [N_i, K] of a linear layer become, which are valid during the call; None: packed for the device. Matrices that are
+    rounded to bfloat16 are logged once: float16 in a warning, float32 in an info. Raises ModelFormatError before
+    anything is loaded if a tensor is missing, has another shape than the config says, or is none of the model's.
     """
     if not isinstance(source, Checkpoint):
         checkpoint = open_checkpoint(source)
         try:
-            return load_model(checkpoint, device, progress, max_model_len=max_model_len)
+            return load_model(checkpoint, device, progress, dtype=dtype, max_model_len=max_model_len, pack=pack)
         finally:
             checkpoint.close()
     config = source.config
-    family = model_class(config.architecture)
+    family = model_class(config)
     shapes = family.weight_shapes(config)
-    _check_tensors(source, shapes)
-    _tell_of_rounding(source, shapes)
-    loader = _Loader(source, len(shapes), device, progress)
+    _check_tensors(source, shapes, family)
+    if dtype == "bfloat16":
+        _tell_of_rounding(source, shapes)
+    loader = Loader(source, len(shapes), device, dtype, pack, progress)
     return family.load(config, loader, max_model_len or config.max_position_embeddings)
 
 
-def _check_tensors(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -> None:
+def weight_bytes(config: ModelConfig, dtype: DType) -> int:
+    """About how much memory the weights will take: a tied embedding stands there as a table and packed."""
+    count = sum(math.prod(shape) for shape in model_class(config).weight_shapes(config).values())
+    tied = config.vocab_size * config.hidden_size if config.tie_word_embeddings else 0
+    return (count + tied) * element_bytes(dtype)
+
+
+def _check_tensors(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], family: type[Model[Any]]) -> None:
     for name, expected in shapes.items():
         shape = checkpoint.shape(name)
         if shape is None:
@@ -66,11 +82,11 @@ def _check_tensors(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]) -
                 f"got {list(shape)}"
             )
     for name in checkpoint.tensor_names:
-        is_tied_head = name == "lm_head.weight" and checkpoint.config.tie_word_embeddings
-        if name not in shapes and not is_tied_head and not name.endswith(_IGNORED_SUFFIX):
+        # A head that is not in `shapes` is the embedding once more.
+        if name not in shapes and name != family.head_name and not name.endswith(family.ignored_suffixes):
             raise ModelFormatError(
                 f"{checkpoint.path}: tensor {checkpoint.spelled(name)} is no part of a "
-                f"{checkpoint.config.architecture} model (biases, scaled positions and adapters are not supported yet)"
+                f"{checkpoint.config.architecture} model as its config describes it (adapters are not supported yet)"
             )
 
 
@@ -81,8 +97,8 @@ def _tell_of_rounding(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
         if count:
             logging.getLogger(__name__).log(
                 level,
-                "%s: %d matrices stored as %s are rounded to bfloat16, the only weight dtype there is: 8 significant "
-                "bits instead of %d, so answers may differ from those of the unrounded model",
+                "%s: %d matrices stored as %s are rounded to bfloat16: 8 significant bits instead of %d, so answers "
+                "may differ from those of the unrounded model, which dtype='float32' gives",
                 checkpoint.path,
                 count,
                 {"F16": "float16", "F32": "float32"}[kind],
@@ -90,58 +106,102 @@ def _tell_of_rounding(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
             )
 
 
-class _Loader:
+class Loader:
     """The WeightSource of one load. Dequantised values pass through one scratch array, reused from weight to weight."""
 
     def __init__(
-        self, checkpoint: Checkpoint, num_weights: int, device: _core.CpuDevice, progress: ProgressCallback | None
+        self,
+        checkpoint: Checkpoint,
+        num_weights: int,
+        device: _core.CpuDevice,
+        dtype: DType,
+        pack: Callable[[list[Array]], LinearWeight] | None,
+        progress: ProgressCallback | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._num_weights = num_weights
         self._device = device
+        self._pack = pack or (lambda parts: _core.PackedLinear(device, parts, dtype))
         self._progress = progress
         self._loaded: set[str] = set()
-        self._tables: dict[str, npt.NDArray[np.uint16]] = {}
-        self._scratch = np.empty(0, np.uint16)
+        self._tables: dict[str, Array] = {}
+        self._element: type[np.uint16] | type[np.float32] = np.uint16 if dtype == "bfloat16" else np.float32
+        self._own_kind = "BF16" if dtype == "bfloat16" else "F32"
+        self._scratch: Array = np.empty(0, self._element)
 
-    def table(self, name: str) -> npt.NDArray[np.uint16]:
-        stored = self._checkpoint.tensor(name)
-        out = np.empty(stored.shape, np.uint16)
-        _core.dequantize(self._device, stored.kind, stored.data, out)
+    def table(self, name: str) -> Array:
+        """[rows, columns] in the dtype of the computation."""
+        out = self._dequantized(self._checkpoint.tensor(name), self._element)
         self._tables[name] = out
         self._report(name)
         return out
 
-    def vector(self, name: str) -> npt.NDArray[np.float32]:
-        stored = self._checkpoint.tensor(name)
-        out = np.empty(stored.shape, np.float32)
-        _core.dequantize(self._device, stored.kind, stored.data, out)
+    def float_table(self, name: str) -> npt.NDArray[np.float32]:
+        """[rows, columns]"""
+        out = self._dequantized(self._checkpoint.tensor(name), np.float32)
         self._report(name)
         return out
 
-    def linear(self, *names: str) -> _core.PackedLinear:
-        if len(names) == 1 and names[0] in self._tables:
-            packed = _core.PackedLinear(self._device, [self._tables[names[0]]])
+    def vector(self, *parts: str | Part) -> npt.NDArray[np.float32]:
+        """All parts, one behind the other."""
+        vectors = []
+        for part in map(_part, parts):
+            vector = self._dequantized(self._stored(part), np.float32)
+            vectors.append(vector - np.float32(1) if self._checkpoint.where(part.name).minus_one else vector)
+            self._report(part.name)
+        return np.concatenate(vectors)
+
+    def linear(self, *parts: str | Part) -> LinearWeight:
+        """All parts, stacked along N and packed."""
+        wanted = [_part(part) for part in parts]
+        if len(wanted) == 1 and parts[0] in self._tables:
+            packed = self._pack([self._tables[wanted[0].name]])
         else:
-            packed = _core.PackedLinear(self._device, self._matrices([self._checkpoint.tensor(name) for name in names]))
-        self._report(*names)
+            packed = self._pack(self._matrices(wanted))
+        self._report(*(part.name for part in wanted))
         return packed
 
-    def _matrices(self, stored: list[StoredTensor]) -> list[npt.NDArray[np.uint16]]:
-        """As bfloat16: in the file itself where they are stored so, else in the scratch array."""
+    def _stored(self, part: Part) -> StoredTensor:
+        """Still as bytes; with the part's rows, unless they are columns of the file yet."""
+        stored = self._checkpoint.tensor(part.name)
+        return stored if part.rows is None or self._is_transposed(part) else rows_of(stored, part.rows)
+
+    def _matrices(self, parts: list[Part]) -> list[Array]:
+        """In the dtype of the computation: in the file itself where they are stored so, else in the scratch array."""
+        stored = [self._stored(part) for part in parts]
         sizes = [math.prod(tensor.shape) for tensor in stored]
         if self._scratch.size < sum(sizes):
-            self._scratch = np.empty(sum(sizes), np.uint16)
+            self._scratch = np.empty(sum(sizes), self._element)
         matrices = []
         begin = 0
-        for tensor, size in zip(stored, sizes, strict=True):
-            matrix = _bfloat16_view(tensor)
+        for part, tensor, size in zip(parts, stored, sizes, strict=True):
+            matrix = self._view(tensor)
             if matrix is None:
                 matrix = self._scratch[begin : begin + size].reshape(tensor.shape)
-                _core.dequantize(self._device, tensor.kind, tensor.data, matrix)
+                self._dequantize(tensor, matrix)
+            if self._is_transposed(part):
+                matrix = np.ascontiguousarray(matrix.T if part.rows is None else matrix.T[part.rows])
             matrices.append(matrix)
             begin += size
         return matrices
+
+    def _is_transposed(self, part: Part) -> bool:
+        return part.transposed != self._checkpoint.where(part.name).transposed
+
+    def _dequantized(self, stored: StoredTensor, element: type[np.uint16] | type[np.float32]) -> Array:
+        out: Array = np.empty(stored.shape, element)
+        self._dequantize(stored, out)
+        return out
+
+    def _dequantize(self, stored: StoredTensor, out: Array) -> None:
+        _core.dequantize(self._device, stored.kind, stored.data, out)
+
+    def _view(self, stored: StoredTensor) -> Array | None:
+        """None for other kinds, and for bytes at an odd address, which safetensors allows."""
+        if stored.kind != self._own_kind:
+            return None
+        values = stored.data.view(self._element).reshape(stored.shape)
+        return values if values.flags.aligned else None
 
     def _report(self, *names: str) -> None:
         """A weight used twice, as a tied embedding is, counts once."""
@@ -150,9 +210,5 @@ class _Loader:
             self._progress("loading weights", len(self._loaded), self._num_weights)
 
 
-def _bfloat16_view(stored: StoredTensor) -> npt.NDArray[np.uint16] | None:
-    """None for other kinds, and for bytes at an odd address, which safetensors allows."""
-    if stored.kind != "BF16":
-        return None
-    values = stored.data.view(np.uint16).reshape(stored.shape)
-    return values if values.flags.aligned else None
+def _part(part: str | Part) -> Part:
+    return Part(part) if isinstance(part, str) else part

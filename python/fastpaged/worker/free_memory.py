@@ -7,12 +7,13 @@ from pathlib import Path, PurePosixPath
 
 
 def free_memory_bytes(root: Path = Path("/")) -> int:
-    """The least of what the system says is available and what every enclosing memory cgroup leaves.
+    """The least of what the system says is available, what every enclosing memory cgroup leaves, and what the limit of
+    the address space (ulimit -v) leaves.
 
     Page cache counts as free: it makes room. root: where /proc and /sys are, for tests. Where Linux's files are absent,
     the free pages that sysconf knows, or the machine's physical memory.
     """
-    limits = [_available_of_machine(root), *_left_in_cgroups(root)]
+    limits = [_available_of_machine(root), *_left_in_cgroups(root), *_left_of_address_space(root)]
     return max(0, min(limits))
 
 
@@ -47,6 +48,14 @@ def _left_in_cgroups(root: Path) -> list[int]:
             if maximum is not None and used is not None:
                 left.append(maximum - used + _fields(folder / "memory.stat").get(cache, 0))
     return left
+
+
+def _left_of_address_space(root: Path) -> list[int]:
+    name = "Max address space"
+    lines = _text(root / "proc/self/limits").splitlines()
+    limit = next((line.removeprefix(name).split()[0] for line in lines if line.startswith(name)), "unlimited")
+    used = _fields(root / "proc/self/status").get("VmSize")
+    return [int(limit) - used * 1024] if limit.isdigit() and used is not None else []
 
 
 def _text(path: Path) -> str:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
-from fastpaged.errors import InvalidRequestError
-from fastpaged.ops.graph_ops import BatchInputs, GraphOps
-from fastpaged.weights.checkpoint import open_checkpoint
-from fastpaged.weights.loader import load_model
-from fastpaged.worker.kv_memory import KVMemory, num_host_blocks, num_kv_blocks
+from fastpaged.config.dtypes import compute_dtype
+from fastpaged.errors import InvalidRequestError, ModelFormatError
+from fastpaged.ops.graph_ops import GraphOps
+from fastpaged.ops.op_set import BatchInputs
+from fastpaged.start_up import StartUp
+from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
+from fastpaged.weights.dummy import DummyCheckpoint
+from fastpaged.weights.loader import load_model, weight_bytes
+from fastpaged.worker.free_memory import free_memory_bytes
+from fastpaged.worker.kv_memory import KVMemory
+from fastpaged.worker.kv_sizing import Memory, fitted_max_model_len, num_host_blocks, num_kv_blocks
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from fastpaged.config import EngineConfig, ModelConfig
+    from fastpaged.config import DType, EngineConfig, ModelConfig
     from fastpaged.models.registry import Model
     from fastpaged.progress import ProgressCallback
+
+
+_MAX_HEAD_DIM = 256
 
 
 class Worker:
@@ -26,21 +36,40 @@ class Worker:
     Raises ModelNotFoundError, ModelFormatError, or ValueError for a bad config.
     """
 
-    def __init__(self, config: EngineConfig, progress: ProgressCallback | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, progress: ProgressCallback | None = None, start_up: StartUp | None = None
+    ) -> None:
+        start_up = StartUp() if start_up is None else start_up
         self.device = _cpu_device(config)
-        checkpoint = open_checkpoint(config.model)
+        self.dtype = compute_dtype(config.dtype)
+        with start_up.phase("opening the model"):
+            checkpoint = _open(config)
         try:
             self.model_config: ModelConfig = checkpoint.config
-            self.max_model_len = _max_model_len(config, checkpoint.config)
-            model = load_model(checkpoint, self.device, progress, max_model_len=self.max_model_len)
+            _check_head_dim(config, self.model_config)
+            self._size_kv_memory(config)
+            with start_up.phase("loading weights"):
+                model = load_model(
+                    checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len
+                )
         finally:
             checkpoint.close()
-        self.num_blocks = num_kv_blocks(config, self.model_config, self.max_model_len)
-        self.num_host_blocks = num_host_blocks(config, self.model_config, self.max_model_len, self.num_blocks)
-        self.kv_memory = KVMemory(self.num_blocks, config.block_size, self.model_config, self.num_host_blocks)
-        self.graph = _record(model, self.device, config)
-        self.graph.bind_kv_cache(self.kv_memory.array)
+        with start_up.phase("mapping KV memory"):
+            self.kv_memory = KVMemory(
+                self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
+            )
+        with start_up.phase("recording the graph"):
+            self.graph = _record(model, self.device, self.dtype, config)
+            self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
+
+    def _size_kv_memory(self, config: EngineConfig) -> None:
+        """Before the weights are loaded, so that what cannot fit is said at once."""
+        model = self.model_config
+        memory = Memory(free_memory_bytes(), weight_bytes(model, self.dtype))
+        self.max_model_len = fitted_max_model_len(config, model, memory)
+        self.num_blocks = num_kv_blocks(config, model, self.max_model_len, memory)
+        self.num_host_blocks = num_host_blocks(config, model, self.max_model_len, self.num_blocks, memory)
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
         """Moves the KV blocks that the plan moves, before its batch is executed; the bytes moved. Releases the GIL."""
@@ -62,6 +91,12 @@ class Worker:
             self.__dict__.pop(name, None)
 
 
+def _open(config: EngineConfig) -> Checkpoint:
+    if config.load_format == "dummy":
+        return DummyCheckpoint(config.model, read_config(Path(config.model), config.hf_overrides))
+    return open_checkpoint(config.model, load_format=config.load_format, overrides=config.hf_overrides)
+
+
 def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
     num_threads = _core.available_cpus() if config.num_threads is None else config.num_threads
     try:
@@ -70,26 +105,24 @@ def _cpu_device(config: EngineConfig) -> _core.CpuDevice:
         raise InvalidRequestError(str(error)) from None
 
 
-def _max_model_len(config: EngineConfig, model: ModelConfig) -> int:
-    limit = model.max_position_embeddings
-    if config.max_model_len is not None and config.max_model_len > limit:
-        raise InvalidRequestError(
-            f"max_model_len must be at most {limit}, the positions the model was trained for, "
-            f"got {config.max_model_len}"
+def _check_head_dim(config: EngineConfig, model: ModelConfig) -> None:
+    if model.head_dim % 16 or model.head_dim > _MAX_HEAD_DIM:
+        raise ModelFormatError(
+            f"{config.model}: head_dim must be a multiple of 16, at most {_MAX_HEAD_DIM}, for the kernels there are, "
+            f"got {model.head_dim}"
         )
-    return limit if config.max_model_len is None else config.max_model_len
 
 
-def _record(model: Model, device: _core.CpuDevice, config: EngineConfig) -> _core.ModelGraph:
+def _record(model: Model[Any], device: _core.CpuDevice, dtype: DType, config: EngineConfig) -> _core.ModelGraph:
     """The forward pass as a graph, for as many tokens and samples as one step may have."""
-    graph = _core.ModelGraph(device)
+    graph = _core.ModelGraph(device, dtype)
     op = GraphOps(graph)
     logits = model.forward(op, BatchInputs())
     try:
         op.finalize(
             logits,
             max_num_tokens=config.max_num_batched_tokens,
-            max_num_samples=min(config.max_num_seqs, config.max_num_batched_tokens),
+            max_num_samples=min(config.max_num_rows, config.max_num_batched_tokens),
         )
     except MemoryError:
         raise InvalidRequestError(

@@ -72,7 +72,18 @@ TEST_CASE("v1 quotas lie under the cpu controller, and -1 is no limit") {
 TEST_CASE("at least one CPU is available, and the features do not change") {
   CHECK(available_cpus() >= 1);
   CHECK(&cpu_features() == &cpu_features());
+}
+
+TEST_CASE("each instruction set includes the smaller ones, and AVX2 is what the compiler's own detection finds") {
   CHECK((cpu_features().avx512_bf16 || !cpu_features().amx_bf16));
+  CHECK((cpu_features().avx2_fma || !cpu_features().avx512_bf16));
+#if defined(__x86_64__)
+  CHECK(cpu_features().avx2_fma == (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")));
+  CHECK(cpu_features().avx512_bf16 ==
+        (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16")));
+#endif
 }
 
 }  // namespace

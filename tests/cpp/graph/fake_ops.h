@@ -22,10 +22,27 @@ inline BFloat16 narrow(float value) {
   return {static_cast<std::uint16_t>(bits >> 16)};
 }
 
+// Element [t][c] of a matrix of bfloat16 or float32.
+inline float get(const TensorView& x, std::int64_t t, std::int64_t c) {
+  return x.dtype == DType::kFloat32 ? x.row<float>(t)[c] : widen(x.row<BFloat16>(t)[c]);
+}
+
+inline void put(const TensorView& x, std::int64_t t, std::int64_t c, float value) {
+  if (x.dtype == DType::kFloat32) {
+    x.row<float>(t)[c] = value;
+  } else {
+    x.row<BFloat16>(t)[c] = narrow(value);
+  }
+}
+
 inline void fake_embedding(const EmbeddingParams& p, ThreadPool& /*pool*/) {
   for (std::int64_t t = 0; t < p.out.shape[0]; ++t) {
     for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
-      p.out.row<float>(t)[c] = widen(p.table.row<BFloat16>(p.token_ids.ptr<std::int32_t>()[t])[c]);
+      float& out = p.out.row<float>(t)[c];
+      out = get(p.table, p.token_ids.ptr<std::int32_t>()[t], c) * p.scale;
+      if (!p.position_table.empty()) {
+        out += p.position_table.row<float>(p.positions.ptr<std::int32_t>()[t])[c];
+      }
     }
   }
 }
@@ -35,7 +52,18 @@ inline void fake_rms_norm(const RmsNormParams& p, ThreadPool& /*pool*/) {
     for (std::int64_t c = 0; c < p.x.shape[1]; ++c) {
       float& x = p.x.row<float>(t)[c];
       x += p.residual.empty() ? 0.0F : p.residual.row<float>(t)[c];
-      p.out.row<BFloat16>(t)[c] = narrow(x * p.weight.ptr<float>()[c] + p.eps);
+      put(p.out, t, c, x * p.weight.ptr<float>()[c] + p.eps);
+    }
+  }
+}
+
+inline void fake_layer_norm(const LayerNormParams& p, ThreadPool& /*pool*/) {
+  for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
+    for (std::int64_t c = 0; c < p.x.shape[1]; ++c) {
+      float& x = p.x.row<float>(t)[c];
+      x += p.residual.empty() ? 0.0F : p.residual.row<float>(t)[c];
+      const float bias = p.bias.empty() ? 0.0F : p.bias.ptr<float>()[c];
+      put(p.out, t, c, x * p.weight.ptr<float>()[c] - p.eps + bias);
     }
   }
 }
@@ -45,16 +73,17 @@ inline void fake_linear(const LinearParams& p, ThreadPool& /*pool*/) {
   const float* weight = reinterpret_cast<const float*>(p.weight->data());
   for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
     for (std::int64_t n = 0; n < p.out.shape[1]; ++n) {
-      float sum = 0.0F;
+      float sum = p.bias.empty() ? 0.0F : p.bias.ptr<float>()[n];
       for (std::int64_t i = 0; i < k; ++i) {
-        sum += widen(p.x.row<BFloat16>(t)[i]) * weight[n * k + i];
+        sum += get(p.x, t, i) * weight[n * k + i];
       }
       p.out.row<float>(t)[n] = sum;
     }
   }
 }
 
-// Queries are qkv + position; the cache keeps one number per slot: the sum of the row.
+// Queries are qkv + position (with a rotation) + their norm; the cache keeps one number per slot: the sum of the row,
+// and the norm of keys.
 inline void fake_rotary_cache_write(const RotaryCacheWriteParams& p, ThreadPool& /*pool*/) {
   const std::int64_t block_size = p.kv_cache.shape[3];
   for (std::int64_t t = 0; t < p.q.shape[0]; ++t) {
@@ -62,24 +91,53 @@ inline void fake_rotary_cache_write(const RotaryCacheWriteParams& p, ThreadPool&
     for (std::int64_t c = 0; c < p.qkv.shape[1]; ++c) {
       sum += p.qkv.row<float>(t)[c];
     }
-    for (std::int64_t c = 0; c < p.q.shape[1] * p.q.shape[2]; ++c) {
-      p.q.row<BFloat16>(t)[c] =
-          narrow(p.qkv.row<float>(t)[c] + 0.125F * static_cast<float>(p.positions.ptr<std::int32_t>()[t]));
+    const std::int64_t head_dim = p.q.shape[2];
+    const float position = p.cos_sin.empty() ? 0.0F : static_cast<float>(p.positions.ptr<std::int32_t>()[t]);
+    for (std::int64_t c = 0; c < p.q.shape[1] * head_dim; ++c) {
+      const float norm = p.q_norm.empty() ? 0.0F : p.q_norm.ptr<float>()[c % head_dim] + p.norm_eps;
+      put(p.q, t, c, p.qkv.row<float>(t)[c] + 0.125F * position + norm);
     }
     const std::int32_t slot = p.slot_mapping.ptr<std::int32_t>()[t];
-    p.kv_cache.row<BFloat16>(slot / block_size)[slot % block_size * p.kv_cache.strides[3]] = narrow(sum);
+    const float k_norm = p.k_norm.empty() ? 0.0F : p.k_norm.ptr<float>()[0];
+    put(p.kv_cache, slot / block_size, slot % block_size * p.kv_cache.strides[3], sum + k_norm);
   }
 }
 
-// Each query is added to what the cache holds for its sequence's first token.
+// Each query is added to what the cache holds for its sequence's first token, and to the options.
 inline void fake_paged_attention(const PagedAttentionParams& p, ThreadPool& /*pool*/) {
   const std::int32_t* query_start = p.query_start.ptr<std::int32_t>();
   for (std::int64_t s = 0; s < p.context_lens.shape[0]; ++s) {
-    const float first = widen(*p.kv_cache.row<BFloat16>(*p.block_tables.row<std::int32_t>(s)));
+    const float first = get(p.kv_cache, *p.block_tables.row<std::int32_t>(s), 0);
+    const float options = p.soft_cap + 0.25F * static_cast<float>(p.window);
     for (std::int32_t t = query_start[s]; t < query_start[s + 1]; ++t) {
       for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
-        p.out.row<BFloat16>(t)[c] = narrow(widen(p.q.row<BFloat16>(t)[c]) * p.scale + first);
+        const float slope = p.alibi_slopes.empty() ? 0.0F : p.alibi_slopes.ptr<float>()[c / p.q.shape[2]];
+        put(p.out, t, c, get(p.q, t, c) * p.scale + first + options + slope);
       }
+    }
+  }
+}
+
+inline void fake_activation(const ActivationParams& p, ThreadPool& /*pool*/) {
+  for (std::int64_t t = 0; t < p.out.shape[0]; ++t) {
+    for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
+      put(p.out, t, c, p.x.row<float>(t)[c] * (1.0F + 0.25F * static_cast<float>(p.activation)));
+    }
+  }
+}
+
+inline void fake_soft_cap(const SoftCapParams& p, ThreadPool& /*pool*/) {
+  for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
+    for (std::int64_t c = 0; c < p.x.shape[1]; ++c) {
+      p.x.row<float>(t)[c] -= 0.125F * p.cap;
+    }
+  }
+}
+
+inline void fake_add(const AddParams& p, ThreadPool& /*pool*/) {
+  for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
+    for (std::int64_t c = 0; c < p.x.shape[1]; ++c) {
+      p.x.row<float>(t)[c] += p.y.row<float>(t)[c];
     }
   }
 }
@@ -87,8 +145,8 @@ inline void fake_paged_attention(const PagedAttentionParams& p, ThreadPool& /*po
 inline void fake_gated_activation(const GatedActivationParams& p, ThreadPool& /*pool*/) {
   for (std::int64_t t = 0; t < p.out.shape[0]; ++t) {
     for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
-      p.out.row<BFloat16>(t)[c] =
-          narrow(p.gate_up.row<float>(t)[c] - 0.5F * p.gate_up.row<float>(t)[p.out.shape[1] + c]);
+      const float* gate_up = p.gate_up.row<float>(t);
+      put(p.out, t, c, gate_up[c] * (1.0F + static_cast<float>(p.activation)) - 0.5F * gate_up[p.out.shape[1] + c]);
     }
   }
 }
@@ -106,10 +164,14 @@ inline const OpTable& fake_ops() {
       .pack_linear = nullptr,
       .embedding = fake_embedding,
       .rms_norm = fake_rms_norm,
+      .layer_norm = fake_layer_norm,
       .linear = fake_linear,
       .rotary_cache_write = fake_rotary_cache_write,
       .paged_attention = fake_paged_attention,
+      .activation = fake_activation,
       .gated_activation = fake_gated_activation,
+      .soft_cap = fake_soft_cap,
+      .add = fake_add,
       .gather_rows = fake_gather_rows,
   };
   return table;

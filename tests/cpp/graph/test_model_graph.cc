@@ -30,7 +30,8 @@ std::vector<float> logits(const ModelGraph& graph) {
   return {view.ptr<float>(), view.ptr<float>() + view.shape[0] * view.shape[1]};
 }
 
-// A random pass: layers of attention and gated blocks, with a fused residual here and there, some values read late.
+// A random pass: layers of attention and of gated or plain blocks, their sums added up by a norm, by an add of its own,
+// or behind a norm in float32; some values read late.
 BufferId record_random(TwinGraph& twin, std::int32_t num_layers, const TensorView& kv) {
   std::mt19937& random = twin.weights.random();
   const std::int64_t hidden = 4 + static_cast<std::int64_t>(random() % 13);
@@ -41,27 +42,41 @@ BufferId record_random(TwinGraph& twin, std::int32_t num_layers, const TensorVie
     const std::int64_t num_heads = 1 + static_cast<std::int64_t>(random() % 3);
     const BufferId a = twin.attention(twin.linear(h, (num_heads + 2) * kHeadDim), layer, kv);
     const BufferId o = twin.linear(a, hidden);
-    h = twin.rms_norm(x, &o);
-    const BufferId g = twin.gated_activation(twin.linear(layer + 1 < num_layers ? h : early, 2 * (1 + layer % 5)));
-    const BufferId d = twin.linear(g, hidden);
+    if (random() % 3 == 0) {  // beside the block that follows
+      twin.add(x, o);
+    } else {
+      h = random() % 2 == 0 ? twin.rms_norm(x, &o) : twin.layer_norm(x, &o);
+    }
+    const BufferId block_input = layer + 1 < num_layers ? h : early;
+    const BufferId g = random() % 2 == 0 ? twin.gated_activation(twin.linear(block_input, 2 * (1 + layer % 5)))
+                                         : twin.activation(twin.linear(block_input, 3));
+    BufferId d = twin.linear(g, hidden);
+    if (random() % 2 == 0) {
+      d = twin.rms_norm(d, nullptr, true);
+    }
     if (random() % 2 == 0) {
       h = twin.rms_norm(x, &d);
     } else {  // the stream goes on in the other buffer
-      h = twin.rms_norm(d, &x);
+      h = twin.layer_norm(d, &x);
       x = d;
     }
   }
   const BufferId rows = twin.gather_rows(x);
-  return twin.linear(twin.rms_norm(rows, nullptr), kVocab);
+  const BufferId output = twin.linear(twin.rms_norm(rows, nullptr), kVocab);
+  if (random() % 2 == 0) {
+    twin.soft_cap(output);
+  }
+  return output;
 }
 
 TEST_CASE("a graph computes what the same calls compute when no buffer shares memory") {
   ThreadPool pool(1);
-  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+  for (std::uint32_t seed = 0; seed < 120; ++seed) {
     const std::int32_t num_layers = 1 + static_cast<std::int32_t>(seed % 5);
-    KVMemory kv(num_layers);
-    KVMemory twin_kv(num_layers);
-    TwinGraph twin(seed, pool);
+    const DType dtype = seed % 2 == 0 ? DType::kBFloat16 : DType::kFloat32;
+    KVMemory kv(num_layers, 1, dtype);
+    KVMemory twin_kv(num_layers, 1, dtype);
+    TwinGraph twin(seed, pool, dtype);
     const BufferId output = record_random(twin, num_layers, twin_kv.view);
     twin.graph.finalize(output, kMaxTokens, kMaxSamples);
     twin.graph.check_invariants();
@@ -86,12 +101,12 @@ TEST_CASE("a graph computes what the same calls compute when no buffer shares me
 // embedding -> norm -> linear, and so on: a plain chain of `depth` blocks.
 BufferId record_chain(ModelGraph& graph, Weights& weights, int depth) {
   const BufferId x = graph.buffer(RowKind::kTokens, 16, DType::kFloat32);
-  graph.embedding(weights.bfloat16(kVocab, 16), x);
+  graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, x);
   BufferId h = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
   graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h);
   for (int i = 0; i < depth; ++i) {
     const BufferId y = graph.buffer(RowKind::kTokens, 16, DType::kFloat32);
-    graph.linear(h, weights.packed(16, 16), y);
+    graph.linear(h, weights.packed(16, 16), {}, y);
     h = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
     graph.rms_norm(x, &y, weights.vector(16), 0.0F, h);
   }
@@ -100,7 +115,7 @@ BufferId record_chain(ModelGraph& graph, Weights& weights, int depth) {
   const BufferId head = graph.buffer(RowKind::kSamples, 16, DType::kBFloat16);
   graph.rms_norm(rows, nullptr, weights.vector(16), 0.0F, head);
   const BufferId out = graph.buffer(RowKind::kSamples, kVocab, DType::kFloat32);
-  graph.linear(head, weights.packed(kVocab, 16), out);
+  graph.linear(head, weights.packed(kVocab, 16), {}, out);
   return out;
 }
 
@@ -109,7 +124,7 @@ TEST_CASE("a deeper model needs no larger arena") {
   std::size_t arena_bytes = 0;
   for (const int depth : {2, 30}) {
     Weights weights(3);
-    ModelGraph graph(fake_ops(), pool);
+    ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
     const BufferId output = record_chain(graph, weights, depth);
     graph.finalize(output, 100, 10);
     graph.check_invariants();
@@ -133,7 +148,7 @@ TEST_CASE("a step without samples leaves the head out, a step without tokens run
   };
   ThreadPool pool(1);
   Weights weights(5);
-  ModelGraph graph(counting, pool);
+  ModelGraph graph(counting, pool, DType::kBFloat16);
   const BufferId output = record_chain(graph, weights, 0);
   graph.finalize(output, kMaxTokens, kMaxSamples);
   const BatchArrays with_samples(2, 3, {4}, weights.random());
@@ -175,40 +190,42 @@ bool says(const std::string& message, const std::vector<std::string>& parts) {
 TEST_CASE("recording names what does not fit, with both values") {
   ThreadPool pool(1);
   Weights weights(7);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   const BufferId x = graph.buffer(RowKind::kTokens, 16, DType::kFloat32);
   const BufferId h = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
-  const BufferId y = graph.buffer(RowKind::kTokens, 24, DType::kFloat32);
+  const BufferId y = graph.buffer(RowKind::kTokens, 48, DType::kFloat32);
   CHECK(says(error_of([&] { graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h); }), {"rms_norm: x", "written"}));
-  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 20), x); }), {"out", "20", "16"}));
-  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), 9); }), {"out", "got 9"}));
-  CHECK(says(error_of([&] { graph.embedding(weights.vector(16), x); }), {"table", "bfloat16", "float32"}));
-  graph.embedding(weights.bfloat16(kVocab, 16), x);
-  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), x); }), {"out", "written before"}));
+  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 20), {}, 1.0F, x); }), {"out", "20", "16"}));
+  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, 9); }), {"out", "got 9"}));
+  CHECK(says(error_of([&] { graph.embedding(weights.vector(16), {}, 1.0F, x); }), {"table", "bfloat16", "float32"}));
+  graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, x);
+  CHECK(says(error_of([&] { graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, x); }), {"out", "written before"}));
   CHECK(says(error_of([&] { graph.rms_norm(x, nullptr, weights.vector(15), 0.0F, h); }), {"weight", "16", "15"}));
   CHECK(says(error_of([&] { graph.rms_norm(x, &x, weights.vector(16), 0.0F, h); }), {"residual"}));
-  CHECK(says(error_of([&] { graph.linear(x, weights.packed(24, 16), y); }), {"linear: x", "bfloat16", "float32"}));
+  CHECK(says(error_of([&] { graph.linear(x, weights.packed(48, 16), {}, y); }), {"linear: x", "bfloat16", "float32"}));
   graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h);
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(24, 17), y); }), {"in_features", "17", "16"}));
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(23, 16), y); }), {"out", "23", "24"}));
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(24, 16, "other"), y); }), {"other", "fake"}));
-  graph.linear(h, weights.packed(24, 16), y);
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 17), {}, y); }), {"in_features", "17", "16"}));
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(47, 16), {}, y); }), {"out", "47", "48"}));
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 16, "other"), {}, y); }), {"other", "fake"}));
+  graph.linear(h, weights.packed(48, 16), {}, y);
 
   const BufferId q = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
   const BufferId odd = graph.buffer(RowKind::kTokens, 14, DType::kBFloat16);
-  CHECK(says(error_of([&] { graph.rotary_cache_write(y, weights.matrix(8, 4), 0, odd); }), {"qkv", "24", "14"}));
-  CHECK(says(error_of([&] { graph.rotary_cache_write(y, weights.matrix(8, 4), -1, q); }), {"layer", "-1"}));
-  CHECK(says(error_of([&] { graph.paged_attention(h, 0, 1.0F, q); }), {"rotary_cache_write"}));
-  graph.rotary_cache_write(y, weights.matrix(8, 4), 2, q);
+  CHECK(says(error_of([&] { graph.rotary_cache_write(y, 0, 1, 16, {.cos_sin = weights.matrix(8, 4)}, odd); }),
+             {"qkv", "48", "14"}));
+  CHECK(says(error_of([&] { graph.rotary_cache_write(y, -1, 1, 16, {.cos_sin = weights.matrix(8, 4)}, q); }),
+             {"layer", "-1"}));
+  CHECK(says(error_of([&] { graph.paged_attention(h, 0, {}, q); }), {"rotary_cache_write"}));
+  graph.rotary_cache_write(y, 2, 1, 16, {.cos_sin = weights.matrix(8, 4)}, q);
   const BufferId a = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);
-  graph.paged_attention(q, 2, 1.0F, a);
+  graph.paged_attention(q, 2, {}, a);
   const BufferId rows = graph.buffer(RowKind::kSamples, 16, DType::kFloat32);
   graph.gather_rows(x, rows);
   CHECK(says(error_of([&] { graph.gather_rows(rows, x); }), {"token rows"}));
   CHECK(says(error_of([&] { graph.finalize(x, 4, 4); }), {"output", "sample"}));
   CHECK(says(error_of([&] { graph.finalize(rows, 4, 4); }), {"never written"}));
 
-  ModelGraph unused(fake_ops(), pool);
+  ModelGraph unused(fake_ops(), pool, DType::kBFloat16);
   CHECK(says(error_of([&] { unused.buffer(RowKind::kTokens, 0, DType::kFloat32); }), {"cols", "got 0"}));
   constexpr std::int64_t kTooWide = (std::int64_t{1} << 40) + 1;
   CHECK(says(error_of([&] { unused.buffer(RowKind::kTokens, kTooWide, DType::kFloat32); }), {"got 1099511627777"}));
@@ -228,22 +245,22 @@ TEST_CASE("a KV cache of another shape is refused by name") {
   const BatchArrays arrays(2, 3, {4}, twin.weights.random());
   CHECK(says(error_of([&] { twin.graph.run(arrays.batch()); }), {"bind_kv_cache"}));
   CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(1).view); }), {"[num_blocks, 2, 2, 1", "[6, 1, 2, 1"}));
-  CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(2, 3).view); }), {"2, 3, 3, 4]"}));
+  CHECK(says(error_of([&] { twin.graph.bind_kv_cache(KVMemory(2, 3).view); }), {"2, 3, 3, 16]"}));
 }
 
 // A graph whose first op with a KV cache writes `layer`; more can be recorded. Returns its qkv buffer.
 BufferId record_cache_write(ModelGraph& graph, Weights& weights, std::int32_t layer) {
   const BufferId qkv = graph.buffer(RowKind::kTokens, 3 * kHeadDim, DType::kFloat32);
-  graph.embedding(weights.bfloat16(kVocab, 3 * kHeadDim), qkv);
+  graph.embedding(weights.bfloat16(kVocab, 3 * kHeadDim), {}, 1.0F, qkv);
   const BufferId q = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
-  graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), layer, q);
+  graph.rotary_cache_write(qkv, layer, 1, kHeadDim, {.cos_sin = weights.matrix(32, kHeadDim)}, q);
   return qkv;
 }
 
 TEST_CASE("a layer that the bound KV cache does not have is refused where it is recorded") {
   ThreadPool pool(1);
   Weights weights(1);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   const KVMemory kv(2);
   CHECK(says(error_of([&] { graph.bind_kv_cache(kv.view); }), {"bind_kv_cache", "no op"}));
   const BufferId qkv = record_cache_write(graph, weights, 0);
@@ -251,19 +268,21 @@ TEST_CASE("a layer that the bound KV cache does not have is refused where it is 
   const BufferId q = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
   const BufferId out = graph.buffer(RowKind::kTokens, kHeadDim, DType::kBFloat16);
   for (const std::int32_t layer : {2, 100000, std::numeric_limits<std::int32_t>::max()}) {
-    CHECK(says(error_of([&] { graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), layer, q); }),
+    CHECK(says(error_of([&] {
+                 graph.rotary_cache_write(qkv, layer, 1, kHeadDim, {.cos_sin = weights.matrix(32, kHeadDim)}, q);
+               }),
                {"rotary_cache_write: layer", "2 layers", "got " + std::to_string(layer)}));
   }
-  graph.rotary_cache_write(qkv, weights.matrix(32, kHeadDim), 1, q);
-  CHECK(says(error_of([&] { graph.paged_attention(q, 2, 1.0F, out); }), {"paged_attention: layer", "got 2"}));
-  graph.paged_attention(q, 1, 1.0F, out);
+  graph.rotary_cache_write(qkv, 1, 1, kHeadDim, {.cos_sin = weights.matrix(32, kHeadDim)}, q);
+  CHECK(says(error_of([&] { graph.paged_attention(q, 2, {}, out); }), {"paged_attention: layer", "got 2"}));
+  graph.paged_attention(q, 1, {}, out);
   graph.check_invariants();
 }
 
 TEST_CASE("the largest layer number asks for a KV cache of as many layers") {
   ThreadPool pool(1);
   Weights weights(1);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   record_cache_write(graph, weights, std::numeric_limits<std::int32_t>::max());
   CHECK(says(error_of([&] { graph.bind_kv_cache(KVMemory(2).view); }), {"[num_blocks, 2147483648, 2, 1"}));
 }
@@ -271,12 +290,12 @@ TEST_CASE("the largest layer number asks for a KV cache of as many layers") {
 TEST_CASE("an op that is refused leaves nothing behind") {
   ThreadPool pool(1);
   Weights weights(1);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   record_cache_write(graph, weights, 0);
   const BufferId q = 1;
   const BufferId wrong = graph.buffer(RowKind::kTokens, kHeadDim + 1, DType::kBFloat16);
   const std::string before = graph.describe();
-  CHECK(says(error_of([&] { graph.paged_attention(q, 9, 1.0F, wrong); }), {"out"}));
+  CHECK(says(error_of([&] { graph.paged_attention(q, 9, {}, wrong); }), {"out"}));
   CHECK(graph.describe() == before);
   graph.bind_kv_cache(KVMemory(1).view);  // layer 9 does not count
 }
@@ -284,11 +303,11 @@ TEST_CASE("an op that is refused leaves nothing behind") {
 TEST_CASE("a finalize that finds no memory leaves the graph as it was") {
   ThreadPool pool(1);
   Weights weights(1);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   constexpr int kValues = 20;  // 8 TiB each with the largest budget, all alive at once: more than an address space
   const TensorView table = weights.bfloat16(kVocab, 1024);
   for (int i = 0; i < kValues; ++i) {
-    graph.embedding(table, graph.buffer(RowKind::kTokens, 1024, DType::kFloat32));
+    graph.embedding(table, {}, 1.0F, graph.buffer(RowKind::kTokens, 1024, DType::kFloat32));
   }
   BufferId output = 0;
   for (int i = 0; i < kValues; ++i) {
@@ -349,7 +368,7 @@ TEST_CASE("a batch with an index outside its table is refused before any op runs
 TEST_CASE("describe lists every node with its buffers") {
   ThreadPool pool(1);
   Weights weights(3);
-  ModelGraph graph(fake_ops(), pool);
+  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
   const BufferId output = record_chain(graph, weights, 1);
   graph.finalize(output, 100, 10);
   const std::string text = graph.describe();

@@ -16,18 +16,18 @@ using testing::num_allocations;
 
 TEST_CASE("a run allocates nothing") {
   ThreadPool pool(1);
-  ModelGraph graph(testing::fake_ops(), pool);
+  ModelGraph graph(testing::fake_ops(), pool, DType::kBFloat16);
   std::vector<BFloat16> table(8 * 4);
   const std::vector<float> weight(4, 1.0F);
   const BufferId x = graph.buffer(RowKind::kTokens, 4, DType::kFloat32);
   const BufferId rows = graph.buffer(RowKind::kSamples, 4, DType::kFloat32);
   const BufferId h = graph.buffer(RowKind::kSamples, 4, DType::kBFloat16);
   const BufferId out = graph.buffer(RowKind::kSamples, 2, DType::kFloat32);
-  PackedLinear head(2, 4, 2 * 4 * sizeof(float), "fake");
-  graph.embedding(TensorView::dense(table.data(), DType::kBFloat16, {8, 4}), x);
+  PackedLinear head(2, 4, DType::kBFloat16, 2 * 4 * sizeof(float), "fake");
+  graph.embedding(TensorView::dense(table.data(), DType::kBFloat16, {8, 4}), {}, 1.0F, x);
   graph.gather_rows(x, rows);
   graph.rms_norm(rows, nullptr, TensorView::dense(const_cast<float*>(weight.data()), DType::kFloat32, {4}), 0.0F, h);
-  graph.linear(h, head, out);
+  graph.linear(h, head, {}, out);
   graph.finalize(out, 16, 16);
 
   const std::vector<std::int32_t> token_ids = {1, 2, 7};
@@ -46,27 +46,40 @@ constexpr std::int64_t kRealHeadDim = 16;
 constexpr std::int64_t kRealBlockSize = 16;
 constexpr std::int64_t kRealBlocks = 130;
 
-// One layer of a model with every op in it, for a real op table.
-BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& qkv_weight,
-                      const PackedLinear& gate_up_weight) {
-  const BufferId x = graph.buffer(RowKind::kTokens, 32, DType::kFloat32);
-  graph.embedding(weights.bfloat16(testing::kVocab, 32), x);
-  const BufferId h = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.rms_norm(x, nullptr, weights.vector(32), 1e-5F, h);
-  const BufferId qkv = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(h, qkv_weight, qkv);
-  const BufferId q = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.rotary_cache_write(qkv, weights.matrix(2048, kRealHeadDim), 0, q);
-  const BufferId attended = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.paged_attention(q, 0, 0.25F, attended);
-  const BufferId gate_up = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(attended, gate_up_weight, gate_up);
-  const BufferId gated = graph.buffer(RowKind::kTokens, 32, DType::kBFloat16);
-  graph.gated_activation(gate_up, Activation::kSilu, gated);
-  const BufferId out = graph.buffer(RowKind::kTokens, 64, DType::kFloat32);
-  graph.linear(gated, gate_up_weight, out);
+// One layer of a model with every op and option in it, for a real op table.
+BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& square) {
+  const DType dtype = graph.activation_dtype();
+  const auto tokens = [&](std::int64_t cols, DType of) { return graph.buffer(RowKind::kTokens, cols, of); };
+  const BufferId x = tokens(64, DType::kFloat32);
+  graph.embedding(weights.table(testing::kVocab, 64, dtype), weights.matrix(2048, 64), 2.0F, x);
+  const BufferId h = tokens(64, dtype);
+  graph.layer_norm(x, nullptr, weights.vector(64), weights.vector(64), 1e-5F, h);
+  const BufferId qkv = tokens(64, DType::kFloat32);
+  graph.linear(h, square, weights.vector(64), qkv);
+  const BufferId q = tokens(32, dtype);
+  graph.rotary_cache_write(qkv, 0, 1, kRealHeadDim,
+                           {.cos_sin = weights.matrix(2048, 8),
+                            .q_norm = weights.vector(kRealHeadDim),
+                            .k_norm = weights.vector(kRealHeadDim),
+                            .norm_eps = 1e-6F},
+                           q);
+  const BufferId attended = tokens(32, dtype);
+  graph.paged_attention(q, 0, {.scale = 0.25F}, attended);
+  const BufferId windowed = tokens(32, dtype);
+  graph.paged_attention(q, 0, {.scale = 0.25F, .soft_cap = 5.0F, .window = 700, .alibi_slopes = weights.vector(2)},
+                        windowed);
+  graph.add(x, qkv);
+  const BufferId inner = tokens(64, DType::kFloat32);
+  graph.rms_norm(x, nullptr, weights.vector(64), 1e-5F, inner);
+  const BufferId active = tokens(64, dtype);
+  graph.activation(inner, Activation::kGelu, active);
+  const BufferId gate_up = tokens(64, DType::kFloat32);
+  graph.linear(active, square, {}, gate_up);
+  graph.gated_activation(gate_up, Activation::kSilu, tokens(32, dtype));
+  graph.rms_norm(x, &gate_up, weights.vector(64), 1e-5F, tokens(64, dtype));
+  graph.soft_cap(x, 30.0F);
   const BufferId rows = graph.buffer(RowKind::kSamples, 64, DType::kFloat32);
-  graph.gather_rows(out, rows);
+  graph.gather_rows(x, rows);
   return rows;
 }
 
@@ -103,27 +116,28 @@ TEST_CASE("with the real ops a run allocates nothing once it has seen its larges
       {2, 100, 2000},  // a chunk deep in a context
   };
   for (const std::string& isa : supported_isas()) {
-    const OpTable& ops = op_table(isa);
-    testing::Weights weights(1);
-    const std::vector<TensorView> parts = {weights.bfloat16(64, 32)};
-    const PackedLinear qkv_weight = ops.pack_linear(parts, pool);
-    const PackedLinear gate_up_weight = ops.pack_linear(parts, pool);
-    std::vector<BFloat16> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
-    ModelGraph graph(ops, pool);
-    const BufferId output = record_layer(graph, weights, qkv_weight, gate_up_weight);
-    graph.finalize(output, 512, 4);
-    graph.bind_kv_cache(
-        TensorView::dense(kv.data(), DType::kBFloat16, {kRealBlocks, 1, 2, 1, kRealBlockSize, kRealHeadDim}));
-    for (const RealBatch& step : steps) {
-      graph.run(step.batch());
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+      const OpTable& ops = op_table(isa);
+      testing::Weights weights(1);
+      const std::vector<TensorView> parts = {weights.matrix(64, 64)};
+      const PackedLinear square = ops.pack_linear(parts, dtype, pool);
+      std::vector<float> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
+      ModelGraph graph(ops, pool, dtype);
+      const BufferId output = record_layer(graph, weights, square);
+      graph.finalize(output, 512, 4);
+      graph.bind_kv_cache(TensorView::dense(kv.data(), dtype, {kRealBlocks, 1, 2, 1, kRealBlockSize, kRealHeadDim}));
+      for (const RealBatch& step : steps) {
+        graph.run(step.batch());
+      }
+      const int before = num_allocations();
+      for (const RealBatch& step : steps) {
+        graph.run(step.batch());
+      }
+      const int num_during = num_allocations() - before;
+      CAPTURE(isa);
+      CAPTURE(dtype);
+      CHECK(num_during == 0);
     }
-    const int before = num_allocations();
-    for (const RealBatch& step : steps) {
-      graph.run(step.batch());
-    }
-    const int num_during = num_allocations() - before;
-    CAPTURE(isa);
-    CHECK(num_during == 0);
   }
 }
 

@@ -60,7 +60,7 @@ TEST_CASE("the emulated AMX linear layer follows the instruction's definition bi
       auto weight = wild_numbers(random, out_features * in_features);
       std::vector<float> out(static_cast<std::size_t>(num_rows * out_features));
       const TensorView weight_view = TensorView::dense(weight.data(), DType::kBFloat16, {out_features, in_features});
-      const PackedLinear packed = ops.pack_linear({&weight_view, 1}, pool);
+      const PackedLinear packed = ops.pack_linear({&weight_view, 1}, DType::kBFloat16, pool);
       ops.linear({.x = TensorView::dense(x.data(), DType::kBFloat16, {num_rows, in_features}),
                   .weight = &packed,
                   .out = TensorView::dense(out.data(), DType::kFloat32, {num_rows, out_features})},

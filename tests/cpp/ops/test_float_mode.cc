@@ -37,7 +37,7 @@ Results run_ops(const OpTable& ops, ThreadPool& pool) {
     weight[i] = {static_cast<std::uint16_t>((i % 3 == 0 ? 0xBD00 : 0x3D00) + 91 * i % 509)};
   }
   const TensorView weight_view = TensorView::dense(weight.data(), DType::kBFloat16, {kSize, kSize});
-  const PackedLinear packed = ops.pack_linear({&weight_view, 1}, pool);
+  const PackedLinear packed = ops.pack_linear({&weight_view, 1}, DType::kBFloat16, pool);
   ops.linear({.x = TensorView::dense(x_bits.data(), DType::kBFloat16, {kRows, kSize}),
               .weight = &packed,
               .out = TensorView::dense(results.linear.data(), DType::kFloat32, {kRows, kSize})},

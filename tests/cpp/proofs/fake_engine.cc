@@ -162,7 +162,9 @@ void FakeEngine::update(const SchedulerOutput& plan, const std::vector<SampledTo
 }
 
 void FakeEngine::hear(const SequenceEvent& event, bool at_pool_end) {
-  REQUIRE(event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError));
+  const bool scores_alone = !event.finished && !event.has_token;
+  REQUIRE((!scores_alone || event.num_scores > 0));
+  REQUIRE((scores_alone || event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError)));
   Branch& branch = requests_.at(event.group_id).at(event.sequence_id);
   if (event.has_token) {
     branch.tokens.push_back(event.token_id);

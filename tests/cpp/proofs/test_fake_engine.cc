@@ -154,7 +154,7 @@ class Life {
 
   std::vector<SampledToken> sampled(const SchedulerOutput& plan, std::int32_t one_fails_in) {
     std::vector<SampledToken> tokens;
-    for (std::int32_t i = 0; i < plan.num_samples; ++i) {
+    for (std::int32_t i = 0; i < plan.num_rows; ++i) {
       tokens.push_back({random_.between(0, 49), !random_.once_in(one_fails_in)});
     }
     return tokens;

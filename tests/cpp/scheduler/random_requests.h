@@ -37,6 +37,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   config.max_num_seqs = random.between(1, 8);
   config.max_model_len = random.between(2, 40);
   config.max_num_batched_tokens = random.between(1, 12);
+  config.max_num_rows = random.once_in(3) ? 0 : config.max_num_seqs + random.between(0, 4);
   if (!policy.chunked_prefill) {
     config.max_num_batched_tokens += config.max_model_len;
   }
@@ -55,6 +56,9 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
     request.stop.stop_token_ids = {random.between(25, 49), random.between(0, 24)};
   }
   request.sampling.seed = id;
+  if (random.once_in(3)) {
+    request.sampling.num_prompt_logprobs = 0;
+  }
   return request;
 }
 

@@ -20,7 +20,8 @@ struct SlowBranch {
   std::vector<TokenId> tokens;
   std::int64_t computed = 0;
   std::int64_t most_computed = 0;
-  std::vector<BlockId> blocks;  // of the device; of the host while the group is swapped
+  std::set<std::int64_t> unscored;  // positions of the prompt whose logits are still wanted
+  std::vector<BlockId> blocks;      // of the device; of the host while the group is swapped
   // While a fork tree is recomputed: which branch computes this one's first tokens, and how many.
   std::optional<SequenceId> waits_for;
   std::int64_t common = 0;

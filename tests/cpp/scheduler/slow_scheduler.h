@@ -26,6 +26,9 @@ class SlowScheduler {
     SlowBranch& branch = group.branches[next_id_];
     branch.tokens = request.prompt_token_ids;
     branch.prompt = std::ssize(branch.tokens);
+    for (std::int64_t i = 0; request.sampling.num_prompt_logprobs && i + 1 < branch.prompt; ++i) {
+      branch.unscored.insert(i);
+    }
     return next_id_++;
   }
 
@@ -112,26 +115,28 @@ class SlowScheduler {
     return plan;
   }
 
-  // tokens: what each sampling branch got, or nothing if it failed.
-  std::vector<SequenceEvent> update(const std::map<SequenceId, std::optional<TokenId>>& tokens) {
+  // rows: what each branch that has some got, or nothing where it failed.
+  using Rows = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
+  std::vector<SequenceEvent> update(const Rows& rows) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
-    std::int32_t row = 0;
+    std::int32_t first_row = 0;
     for (const ScheduledSequence& planned : plan.scheduled) {
       if (has(planned.group_id, planned.sequence_id)) {
         SlowGroup& group = groups().at(planned.group_id);
         SlowBranch& branch = group.branches.at(planned.sequence_id);
         for (std::int32_t i = 0; i < planned.num_tokens; ++i) {
+          branch.unscored.erase(branch.computed);
           ++branch.computed;
           stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
         memory.attach_children(group, planned.sequence_id);
-        if (planned.samples) {
-          events.push_back(hear(planned, row, tokens.at(planned.sequence_id)));
+        if (planned.num_scores > 0 || planned.samples) {
+          events.push_back(hear(planned, first_row, rows.at(planned.sequence_id)));
         }
       }
-      row += planned.samples ? 1 : 0;
+      first_row += planned.num_scores + (planned.samples ? 1 : 0);
     }
     return events;
   }
@@ -178,6 +183,36 @@ class SlowScheduler {
     return budget;
   }
 
+  // Scores, if these many tokens more are computed.
+  [[nodiscard]] static std::int32_t scores(const SlowBranch& branch, std::int64_t tokens) {
+    std::int32_t scores = 0;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      scores += branch.unscored.contains(branch.computed + i) ? 1 : 0;
+    }
+    return scores;
+  }
+
+  // Rows that are neither one of the max_num_seqs that branches own nor taken by a branch beside its own.
+  [[nodiscard]] std::int64_t spare_rows() const {
+    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows - config_.max_num_seqs;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      const std::int32_t taken = planned.num_scores + (planned.samples ? 1 : 0);
+      rows -= taken == 0 ? 0 : taken - 1;
+    }
+    return rows;
+  }
+
+  // The most of these tokens for which this branch's own row and the spare ones are enough.
+  [[nodiscard]] std::int64_t cut_to_rows(const SlowBranch& branch, std::int64_t tokens) const {
+    const auto rows = [&](std::int64_t n) {
+      return scores(branch, n) + (branch.computed + n == std::ssize(branch.tokens) ? 1 : 0);
+    };
+    while (tokens > 0 && rows(tokens) > 1 + spare_rows()) {
+      --tokens;
+    }
+    return tokens;
+  }
+
   // What a branch may compute of its own before its group decodes.
   [[nodiscard]] static std::int64_t prefill_tokens(const SlowGroup& group, const SlowBranch& branch) {
     return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
@@ -187,10 +222,10 @@ class SlowScheduler {
     const SlowGroup& group = memory.groups.at(id);
     const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
     if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? tokens : 0;
+      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
     }
     const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return std::min({tokens, budget(), threshold == 0 ? tokens : threshold});
+    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
   }
 
   // Blocks that all known tokens of a group still lack.
@@ -220,7 +255,7 @@ class SlowScheduler {
         const SlowBranch& there = groups().at(id).branches.at(branch);
         plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
                                   static_cast<std::int32_t>(tokens),
-                                  there.computed + tokens == std::ssize(there.tokens)});
+                                  there.computed + tokens == std::ssize(there.tokens), scores(there, tokens)});
       }
     }
   }
@@ -350,19 +385,24 @@ class SlowScheduler {
     }
   }
 
-  SequenceEvent hear(const ScheduledSequence& planned, std::int32_t row, std::optional<TokenId> token) {
-    SequenceEvent event{.group_id = planned.group_id, .sequence_id = planned.sequence_id, .sample_row = row};
+  SequenceEvent hear(const ScheduledSequence& planned, std::int32_t first_row,
+                     const std::vector<std::optional<TokenId>>& rows) {
+    SequenceEvent event{.group_id = planned.group_id, .sequence_id = planned.sequence_id};
+    event.score_row = first_row;
+    event.sample_row = first_row + planned.num_scores;
+    const auto is_there = [](const std::optional<TokenId>& row) { return row.has_value(); };
+    event.num_scores = std::all_of(rows.begin(), rows.begin() + planned.num_scores, is_there) ? planned.num_scores : 0;
     const SlowGroup& group = groups().at(planned.group_id);
     SlowBranch& branch = groups().at(planned.group_id).branches.at(planned.sequence_id);
-    if (!token) {
+    if (!std::ranges::all_of(rows, is_there)) {
       event.finished = true;
       event.finish_reason = FinishReason::kError;
-    } else {
-      branch.tokens.push_back(*token);
+    } else if (planned.samples) {
+      branch.tokens.push_back(*rows.back());
       event.has_token = true;
-      event.token_id = *token;
+      event.token_id = *rows.back();
       const std::int64_t length = std::ssize(branch.tokens);
-      const bool stops = std::ranges::count(group.stop.stop_token_ids, *token) > 0;
+      const bool stops = std::ranges::count(group.stop.stop_token_ids, event.token_id) > 0;
       event.finished = stops || length - branch.prompt == group.stop.max_tokens || length == config_.max_model_len;
       event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
     }
@@ -377,6 +417,7 @@ class SlowScheduler {
     for (const ScheduledSequence& planned : plan.scheduled) {
       plan.num_tokens += planned.num_tokens;
       plan.num_samples += planned.samples ? 1 : 0;
+      plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
     }
     for (const BlockCopy& copy : plan.copies) {
       ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out

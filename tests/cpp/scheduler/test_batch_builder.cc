@@ -46,6 +46,10 @@ Expected write_plainly(const Scheduler& scheduler, const SchedulerOutput& plan) 
       expected.token_ids.push_back(sequence.token_ids()[i]);
       expected.positions.push_back(i);
       expected.slot_mapping.push_back(expected.tables.back()[i / block_size] * block_size + i % block_size);
+      if (i >= sequence.num_scored() && i + 1 < sequence.num_prompt_tokens()) {
+        expected.sample_rows.push_back(static_cast<std::int32_t>(expected.token_ids.size()) - 1);
+        expected.sample_positions.push_back(i + 1);
+      }
     }
     expected.query_start.push_back(static_cast<std::int32_t>(expected.token_ids.size()));
     expected.context_lens.push_back(scheduled.first_token + scheduled.num_tokens);
@@ -97,7 +101,7 @@ class RandomLife {
     }
     if (below(16) > 0) {
       std::vector<SampledToken> tokens;
-      for (std::int32_t i = 0; i < plan.num_samples; ++i) {
+      for (std::int32_t i = 0; i < plan.num_rows; ++i) {
         tokens.push_back({below(40), below(50) > 0});
       }
       scheduler_.update(plan, tokens);
@@ -116,6 +120,7 @@ class RandomLife {
     config.max_num_seqs = 1 + below(6);
     config.max_num_batched_tokens = 4 + below(20);
     config.max_model_len = 60;
+    config.max_num_rows = below(2) * (config.max_num_seqs + below(4));
     config.policy.preemption_mode = below(2) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
     return config;
   }
@@ -137,7 +142,9 @@ class RandomLife {
         try_to([&] {
           Ints prompt(1 + below(below(4) == 0 ? 40 : 8));
           std::ranges::generate(prompt, [&] { return below(40); });
-          scheduler_.add({.id = id, .prompt_token_ids = prompt, .stop = {1 + below(12), {3}}});
+          SamplingParams sampling;
+          sampling.num_prompt_logprobs = below(3) == 0 ? std::optional(below(3)) : std::nullopt;
+          scheduler_.add({.id = id, .prompt_token_ids = prompt, .sampling = sampling, .stop = {1 + below(12), {3}}});
         });
     }
   }
@@ -164,7 +171,7 @@ class RandomLife {
 TEST_CASE("a builder that has seen many plans writes what a fresh one and a plain loop write") {
   SchedulerStats all;
   std::size_t most_widths = 0;
-  for (std::uint32_t seed = 0; seed < 60; ++seed) {
+  for (std::uint32_t seed = 0; seed < 80; ++seed) {
     CAPTURE(seed);
     RandomLife life(seed);
     for (int i = 0; i < 200; ++i) {

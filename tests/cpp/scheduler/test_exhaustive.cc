@@ -30,6 +30,7 @@ SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = policy.chunked_prefill ? 4 : 8;
   config.max_model_len = 8;
+  config.max_num_rows = 6;  // so that a long prompt, which is scored, is cut, and more so in company
   config.policy = policy;
   return config;
 }
@@ -132,6 +133,9 @@ class Explorer {
     NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1};
     request.prompt_token_ids.assign(prompt, 1);
     request.stop.max_tokens = 3;
+    if (prompt > 1) {
+      request.sampling.num_prompt_logprobs = 0;
+    }
     world.add(request);
   }
 

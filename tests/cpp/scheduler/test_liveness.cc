@@ -38,6 +38,7 @@ struct Totals {
   std::int64_t steps = 0;
   std::int64_t preemptions = 0;
   std::int64_t ceilings = 0;
+  std::int64_t scores = 0;
 };
 
 // Arrivals over time, in bursts and in pauses; branches come and go.
@@ -77,6 +78,7 @@ Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
     totals.steps += world.num_steps;
     totals.preemptions += world.num_preemptions;
     totals.ceilings += world.num_ceilings;
+    totals.scores += world.num_scores;
   }
   MESSAGE("traces: ", totals.traces, ", steps: ", totals.steps, ", preemptions: ", totals.preemptions,
           ", ends at the ceiling: ", totals.ceilings);
@@ -93,6 +95,7 @@ TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, b
     const Totals totals = play_traces(policy, bound_of_one_line);
     CHECK(totals.preemptions > 300);
     CHECK(totals.ceilings > 100);
+    CHECK(totals.scores > 3000);
   }
 }
 
@@ -107,10 +110,13 @@ TEST_CASE("swapped before waiting: everyone ends in time, too") {
 }
 
 // Whole prompts: a request of one branch has no dull step, and one of several finishes a branch's prefill in each.
+// Prompts that are scored are cut to the rows there are.
 TEST_CASE("the paper's policy: everyone ends in time, too") {
   const auto bound = [](const World& world) {
     const bool forked = world.num_branches > world.num_requests;
-    return bound_of_two_lines(world, forked ? world.scheduler.config().max_num_seqs : 0);
+    const bool cut = world.num_scores > 0 && world.scheduler.config().max_num_rows > 0;
+    const std::int64_t most = cut ? world.num_branch_tokens : forked ? world.scheduler.config().max_num_seqs : 0;
+    return bound_of_two_lines(world, most);
   };
   const Totals totals = play_traces(SchedulerPolicy::paper_2023(), bound);
   CHECK(totals.preemptions > 300);

@@ -300,8 +300,7 @@ TEST_CASE("only the last plan can be updated, once, with a token for each row") 
                        "plan must be the last one and not updated yet: got step 1, the last is 2",
                        std::invalid_argument);
   CHECK_THROWS_WITH_AS(scheduler.update(plan, {}),
-                       "tokens must have one entry per sampling sequence: the plan has 1, got 0",
-                       std::invalid_argument);
+                       "tokens must have one entry per row of logits: the plan has 1, got 0", std::invalid_argument);
   SchedulerOutput changed = plan;
   changed.scheduled[0].num_tokens = 2;
   CHECK_THROWS_WITH_AS(answer(scheduler, changed), "plan of step 2 was made by another scheduler or changed",

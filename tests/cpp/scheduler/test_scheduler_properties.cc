@@ -164,6 +164,7 @@ TEST_CASE("fork trees that grow, lose branches and are recomputed are rebuilt wi
     SchedulerConfig config = random_config(random, {});
     config.num_blocks += 12;
     config.max_num_seqs = 12;
+    config.max_num_rows = random.once_in(2) ? 0 : 12 + random.between(0, 4);
     config.max_model_len = 40;
     config.max_num_batched_tokens = random.between(10, 16);
     World world(config);

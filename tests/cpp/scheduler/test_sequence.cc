@@ -53,6 +53,63 @@ TEST_CASE("a sequence says how many of its tokens are computed for the second ti
   CHECK(sequence.advance(3) == 2);
 }
 
+TEST_CASE("the most tokens for so many rows are what counting them one by one gives") {
+  constexpr std::int32_t kPrompt = 5;
+  KVCacheManager kv_cache(20, 1);
+  for (const std::int32_t scored_before : {-1, 0, 2, 4}) {  // -1: no scores are wanted
+    for (std::int32_t num_output = 0; num_output <= 2; ++num_output) {
+      for (std::int32_t computed = 0; computed < kPrompt + num_output; ++computed) {
+        Sequence sequence(3, std::vector<TokenId>(kPrompt, 7), kv_cache.make_table(3));
+        if (scored_before >= 0) {
+          sequence.score_prompt();
+          sequence.advance(scored_before);
+        }
+        sequence.forget_computed(kv_cache.make_table(3));
+        for (std::int32_t i = 0; i < num_output; ++i) {
+          sequence.append(8);
+        }
+        sequence.advance(computed);
+        const std::int32_t known = scored_before < 0 ? kPrompt : std::max(scored_before, computed);
+        const auto rows = [&](std::int32_t num_tokens) {
+          std::int32_t count = computed + num_tokens == kPrompt + num_output ? 1 : 0;
+          for (std::int32_t position = computed; position < computed + num_tokens; ++position) {
+            count += position >= known && position + 1 < kPrompt ? 1 : 0;
+          }
+          return count;
+        };
+        for (std::int32_t wanted = 1; wanted <= sequence.num_uncomputed_tokens(); ++wanted) {
+          REQUIRE(sequence.num_rows(wanted) == rows(wanted));
+          for (std::int32_t num_rows = 1; num_rows <= 8; ++num_rows) {
+            std::int32_t most = wanted;
+            while (rows(most) > num_rows) {
+              --most;
+            }
+            REQUIRE(most > 0);
+            REQUIRE(sequence.most_tokens(wanted, num_rows) == most);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a sequence wants its scores before anything of it is computed, or never") {
+  KVCacheManager kv_cache(4, 2);
+  Sequence sequence(3, {10, 11, 12}, kv_cache.make_table(3));
+  REQUIRE(kv_cache.reserve(sequence.table(), 0, 3));
+  CHECK(sequence.num_scored() == 2);
+  sequence.score_prompt();
+  CHECK(sequence.num_scored() == 0);
+  sequence.advance(1);
+  CHECK(sequence.num_scored() == 1);
+  CHECK_THROWS_AS(sequence.score_prompt(), InvariantError);
+  sequence.advance(2);
+  sequence.append(40);
+  sequence.advance(1);
+  CHECK(sequence.num_scored() == 2);
+  CHECK(sequence.fork(5, 2).num_scored() == 2);
+}
+
 TEST_CASE("a branch has its parent's tokens and shares the blocks that are asked for") {
   KVCacheManager kv_cache(4, 2);
   Sequence parent(3, {10, 11, 12}, kv_cache.make_table(3));

@@ -91,8 +91,8 @@ class ToyModel {
       while (batch.query_start[sequence + 1] <= row) {
         ++sequence;
       }
-      REQUIRE(batch.query_start[sequence + 1] == row + 1);  // the last row of its sequence
-      sampled.push_back({next_token(read(batch, sequence), branches[sampled.size()]), true});
+      const std::vector<TokenId> context = read(batch, sequence, batch.positions[row] + 1);
+      sampled.push_back({next_token(context, branches[sampled.size()]), true});
     }
     return sampled;
   }
@@ -119,9 +119,10 @@ class ToyModel {
     }
   }
 
-  [[nodiscard]] std::vector<TokenId> read(const Batch& batch, std::size_t sequence) const {
+  [[nodiscard]] std::vector<TokenId> read(const Batch& batch, std::size_t sequence, std::int32_t num_tokens) const {
+    REQUIRE(num_tokens <= batch.context_lens[sequence]);
     std::vector<TokenId> context;
-    for (std::int32_t position = 0; position < batch.context_lens[sequence]; ++position) {
+    for (std::int32_t position = 0; position < num_tokens; ++position) {
       const std::size_t entry = sequence * batch.max_blocks_per_sequence + position / block_size_;
       const Slot& slot = device_.at(batch.block_tables[entry] * block_size_ + position % block_size_);
       REQUIRE(slot.position == position);

@@ -104,22 +104,19 @@ class World {
     return !whole;
   }
 
-  // failing: a branch whose logits hold a NaN in this step, if it samples.
+  // failing: a branch of whose logits one row, if it has any in this step, holds a NaN.
   std::vector<SampledToken> run(const SchedulerOutput& plan, SequenceId failing = kNobody) {
     model_.copy(plan.copies);
     model_.poison_free_blocks(scheduler.kv_cache());
-    std::vector<SequenceId> branches;
-    for (const ScheduledSequence& scheduled : plan.scheduled) {
-      if (scheduled.samples) {
-        branches.push_back(scheduled.sequence_id);
-      }
-    }
-    std::vector<SampledToken> tokens = model_.run(builder_.build(plan), branches);
-    REQUIRE(std::ssize(tokens) == plan.num_samples);
+    const Batch& batch = builder_.build(plan);
+    const std::vector<SequenceId> branches = check_rows(plan, batch);
+    std::vector<SampledToken> tokens = model_.run(batch, branches);
+    const std::int64_t num_failing = std::ranges::count(branches, failing);
+    std::int64_t until_failure = num_failing == 0 ? -1 : num_steps % num_failing;
     sampled_.clear();
     for (std::size_t row = 0; row < tokens.size(); ++row) {
-      tokens[row].ok = branches[row] != failing;
-      sampled_[branches[row]] = tokens[row].ok ? std::optional(tokens[row].token_id) : std::nullopt;
+      tokens[row].ok = branches[row] != failing || until_failure-- != 0;
+      sampled_[branches[row]].push_back(tokens[row].ok ? std::optional(tokens[row].token_id) : std::nullopt);
     }
     return tokens;
   }
@@ -170,6 +167,7 @@ class World {
   std::int64_t num_output_tokens = 0;  // that they may have, each
   std::int64_t num_branch_tokens = 0;  // prompt and output, each
   std::int64_t num_requests = 0;
+  std::int64_t num_scores = 0;  // that are wanted
 
  private:
   struct Told {
@@ -177,14 +175,43 @@ class World {
     bool alone = true;  // never in company of another branch
     PlainAnswer all;
     std::size_t heard = 0;
+    std::int64_t scores_to_come = 0;
   };
+
+  // Whose each row is, once it is clear that the batch has those of the plan, and what is to be done with each.
+  [[nodiscard]] std::vector<SequenceId> check_rows(const SchedulerOutput& plan, const Batch& batch) const {
+    const std::span<const SampleRequest> requests = builder_.sample_requests();
+    REQUIRE(std::ssize(requests) == plan.num_rows);
+    REQUIRE(std::ssize(batch.sample_rows) == plan.num_rows);
+    std::vector<SequenceId> branches;
+    std::int64_t first_row = 0;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      const SlowBranch& branch = slow.memory.groups.at(planned.group_id).branches.at(planned.sequence_id);
+      for (std::int64_t i = 0; i < planned.num_tokens; ++i) {
+        const std::int64_t position = planned.first_token + i;
+        const bool scores = branch.unscored.contains(position);
+        if (scores || position + 1 == std::ssize(branch.tokens)) {
+          const SampleRequest& request = requests[branches.size()];
+          REQUIRE(batch.sample_rows[branches.size()] == first_row + i);
+          REQUIRE(request.position == position + 1);
+          REQUIRE(request.given == (scores ? std::optional(branch.tokens[position + 1]) : std::nullopt));
+          branches.push_back(planned.sequence_id);
+        }
+      }
+      first_row += planned.num_tokens;
+    }
+    REQUIRE(std::ssize(branches) == plan.num_rows);
+    return branches;
+  }
 
   void expect(GroupId id, SequenceId branch_id) {
     const SlowGroup& group = slow.memory.groups.at(id);
     const SlowBranch& branch = group.branches.at(branch_id);
     const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
     told_[branch_id] = {.group = id,
-                        .all = answer_plainly(branch.tokens, answered, branch_id, group.stop, scheduler.config())};
+                        .all = answer_plainly(branch.tokens, answered, branch_id, group.stop, scheduler.config()),
+                        .scores_to_come = std::ssize(branch.unscored)};
+    num_scores += std::ssize(branch.unscored);
     for (auto& [other, told] : told_) {
       told.alone = told.alone && (told.group != id || group.size() == 1);
     }
@@ -208,7 +235,10 @@ class World {
   void hear(const SequenceEvent& event) {
     REQUIRE(told_.contains(event.sequence_id));  // neither gone nor ended before
     Told& told = told_.at(event.sequence_id);
+    told.scores_to_come -= event.num_scores;
+    REQUIRE(told.scores_to_come >= 0);
     if (event.has_token) {
+      REQUIRE(told.scores_to_come == 0);  // the prompt's are complete when the answer begins
       REQUIRE(told.heard < told.all.tokens.size());
       REQUIRE(event.token_id == told.all.tokens[told.heard]);
       ++told.heard;
@@ -228,6 +258,8 @@ class World {
   static void check_event(const SequenceEvent& event, const SequenceEvent& expected) {
     REQUIRE(event.group_id == expected.group_id);
     REQUIRE(event.sequence_id == expected.sequence_id);
+    REQUIRE(event.num_scores == expected.num_scores);
+    REQUIRE((event.num_scores == 0 || event.score_row == expected.score_row));
     REQUIRE(event.has_token == expected.has_token);
     REQUIRE((!event.has_token || event.sample_row == expected.sample_row));
     REQUIRE((!event.has_token || event.token_id == expected.token_id));
@@ -244,7 +276,9 @@ class World {
     REQUIRE(plan.swapped_in == expected.swapped_in);
     REQUIRE(plan.num_tokens == expected.num_tokens);
     REQUIRE(plan.num_samples == expected.num_samples);
+    REQUIRE(plan.num_rows == expected.num_rows);
     REQUIRE(plan.num_tokens <= scheduler.config().max_num_batched_tokens);
+    REQUIRE((scheduler.config().max_num_rows == 0 || plan.num_rows <= scheduler.config().max_num_rows));
     std::vector<BlockCopy> copies;
     for (const BlockCopy& copy : plan.copies) {
       for (std::int32_t i = 0; i < copy.num_blocks; ++i) {
@@ -290,6 +324,7 @@ class World {
       REQUIRE(sequence.num_prompt_tokens() == branch.prompt);
       REQUIRE(std::ranges::equal(sequence.token_ids(), branch.tokens));
       REQUIRE(sequence.num_computed_tokens() == branch.computed);
+      REQUIRE(branch.prompt - 1 - sequence.num_scored() == std::ssize(branch.unscored));
       REQUIRE(std::ranges::equal(sequence.table().blocks(), branch.blocks));
       REQUIRE((sequence.rebuild().from != nullptr) == branch.waits_for.has_value());
       if (branch.waits_for) {
@@ -303,7 +338,7 @@ class World {
 
   BatchBuilder builder_;
   ToyModel model_;
-  std::map<SequenceId, std::optional<TokenId>> sampled_;
+  SlowScheduler::Rows sampled_;
   std::map<SequenceId, Told> told_;  // branches still to be answered
   bool undisturbed_ = true;          // nothing was forced, no plan forgotten
 };

@@ -20,7 +20,9 @@ from tiny_model import write_tiny_llama
 
 import fastpaged
 from fastpaged.cli.main import main
+from fastpaged.cli.messages import Messages
 from fastpaged.config import EngineConfig
+from fastpaged.progress import ProgressBar
 from fastpaged.tokenizer import Tokenizer, load_tokenizer
 
 QUICK = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "32", "--temperature", "0", "--ignore-eos"]
@@ -362,19 +364,17 @@ def test_a_small_pool_is_a_warning_of_one_line(tiny_llama: Path) -> None:
     assert lines[1].startswith("[1 tokens")
 
 
-def test_a_warning_takes_the_bar_off_its_line(
-    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
+def test_a_warning_takes_the_bar_off_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
-    main(generate(tiny_llama, "--prompt", "the", "--max-tokens", "1", "--num-blocks", "2"))
-    before, _, _ = terminal.getvalue().partition("fastpaged: warning: The KV pool")
+    bar = ProgressBar(terminal)
+    with Messages(bar):
+        bar("loading weights", 1, 2)
+        logging.getLogger("fastpaged.weights").warning("something\nodd")
+    before, _, after = terminal.getvalue().partition("fastpaged: warning: something odd\n")
     assert "[#" in before
     assert before.endswith(" \r")
+    assert after == ""
 
 
 def test_a_number_that_json_has_not_is_null(

@@ -353,14 +353,15 @@ def forking_plan() -> SchedulerOutput:
     return scheduler.schedule()
 
 
-def test_copies_move_whole_blocks_between_the_tiers() -> None:
-    device, host = two_tiers()
-    before = device.copy()
-    assert copy_blocks(swapping_plan(), device, host) == 6 * 12
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_copies_move_whole_blocks_between_the_tiers(dtype: Any) -> None:
+    device, host = (array.astype(dtype) for array in two_tiers())
+    before, block_bytes = device.copy(), device[0].nbytes
+    assert copy_blocks(swapping_plan(), device, host) == 6 * block_bytes
     np.testing.assert_array_equal(host[:3], before[:3])
     assert (host[3:] == 9999).all()
     np.testing.assert_array_equal(device, before)
-    assert copy_blocks(forking_plan(), device, host) == 12
+    assert copy_blocks(forking_plan(), device, host) == block_bytes
     before[2] = before[1]
     np.testing.assert_array_equal(device, before)
 
@@ -390,6 +391,7 @@ def read_only(array: Blocks) -> Blocks:
         (lambda device, host: (device, host[:, :1].copy()), "host must have blocks of 12 bytes, as device has, got 6"),
         (lambda device, host: (device[:, :0], host), "device must have blocks of at least one byte, got 0"),
         (lambda device, host: (device.astype(np.int32), host), "device must be an array of uint16"),
+        (lambda device, host: (device, host.astype(np.int32)), "host must be an array of uint16"),
         (lambda device, host: (device, host.astype(np.float32)), "host must be an array of uint16"),
         (lambda device, host: (device, read_only(host)), "host must be a writable array"),
         (lambda device, host: (read_only(device), host), "device must be a writable array"),

@@ -213,10 +213,37 @@ def test_a_plan_is_updated_once_with_a_token_per_row() -> None:
     scheduler = make_scheduler()
     scheduler.add(1, [4], make_sampling(), 3, [])
     plan = scheduler.schedule()
-    with pytest.raises(ValueError, match="tokens must have one entry per sampling sequence: the plan has 1, got 2"):
+    with pytest.raises(ValueError, match="tokens must have one entry per row of logits: the plan has 1, got 2"):
         scheduler.update_tokens(plan, [1, 2])
     assert len(scheduler.update_tokens(plan, [1])) == 1
     with pytest.raises(ValueError, match="plan must be the last one and not updated yet"):
         scheduler.update_tokens(plan, [1])
     with pytest.raises(ValueError, match="group_id 5 is not here"):
         scheduler.num_preemptions(5)
+
+
+def test_a_prompt_with_logprobs_goes_in_chunks_of_the_rows_there_are() -> None:
+    scheduler = make_scheduler(max_num_rows=7)  # three beside one for each of max_num_seqs
+    builder = BatchBuilder(scheduler)
+    scheduler.add(1, [4, 5, 6, 7, 8, 9], make_sampling(num_prompt_logprobs=2), 3, [])
+    plan = scheduler.schedule()
+    assert plan.scheduled == [(1, 0, 4)]
+    assert (plan.num_tokens, plan.num_samples, plan.num_rows) == (4, 0, 4)
+    assert builder.build(plan).sample_rows.tolist() == [0, 1, 2, 3]
+    (event,) = scheduler.update_tokens(plan, [0, 0, 0, 0])
+    assert (event.score_rows, event.sample_row, event.token_id, event.finish_reason) == ((0, 4), None, None, None)
+    plan = scheduler.schedule()
+    assert (plan.scheduled, plan.num_samples, plan.num_rows) == ([(1, 4, 2)], 1, 2)
+    (event,) = scheduler.update_tokens(plan, [0, 7])
+    assert (event.score_rows, event.sample_row, event.token_id, event.finish_reason) == ((0, 1), 1, 7, None)
+    (event,) = scheduler.update_tokens(scheduler.schedule(), [7])
+    assert (event.score_rows, event.sample_row) == (None, 0)
+
+
+def test_rows_of_logits_are_refused_when_they_are_too_few_for_the_sequences() -> None:
+    with pytest.raises(ValueError, match=r"max_num_rows must be 0 \(no limit\) or >= max_num_seqs = 4, got 3"):
+        make_scheduler(max_num_rows=3)
+    with pytest.raises(ValueError, match="max_num_rows"):
+        make_scheduler(max_num_rows=-1)
+    with pytest.raises(ValueError, match="num_prompt_logprobs"):
+        make_sampling(num_prompt_logprobs=-1)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from engine.fakes import ToyTokenizer
 
@@ -67,11 +68,14 @@ def answered(
     scheduler = EndedSequences()
     processor = OutputProcessor(tokenizer, scheduler)  # type: ignore[arg-type]
     request: Any = SimpleNamespace(
-        request_id="r", prompt=None, prompt_token_ids=prompt, params=params, num_logprobs=params.logprobs
-    )
+        request_id="r", prompt=None, prompt_token_ids=prompt, params=params, num_logprobs=params.logprobs,
+        num_prompt_logprobs=None,
+    )  # fmt: skip
     stream = tokenizer.text_stream(prompt) if params.detokenize else None
     processor.add(7, request, None, stream)
-    result: Any = SimpleNamespace(logprobs=[-1.5], ranks=[1], top_logprobs=lambda row: [])
+    no_ids, no_logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
+    scores = (np.array([-1.5], np.float32), np.array([1], np.int32), np.array([0, 0], np.int32), no_ids, no_logprobs)
+    result: Any = SimpleNamespace(scores=lambda first_row, num_rows: scores)
     outputs: list[RequestOutput] = []
     for position, token_id in enumerate(output):
         last = position == len(output) - 1 and ends != "ABORT"
@@ -80,6 +84,7 @@ def answered(
             sequence_id=70,
             token_id=token_id,
             sample_row=0,
+            score_rows=None,
             finish_reason=SimpleNamespace(name=ends) if last else None,
             group_finished=last,
         )

@@ -193,10 +193,30 @@ def test_params_that_leave_one_token_are_admitted(params: Any) -> None:
 
 @pytest.mark.parametrize(("asked", "max_logprobs", "expected"), [(None, 5, None), (0, 5, 0), (5, 5, 5), (-1, -1, 128)])
 def test_logprobs_within_the_limit_are_granted(asked: int | None, max_logprobs: int, expected: int | None) -> None:
-    request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(logprobs=asked))
-    assert request.num_logprobs == expected
+    for name in ("logprobs", "prompt_logprobs"):
+        request = door(max_logprobs=max_logprobs).admit("r", "A", SamplingParams(**{name: asked}))  # type: ignore[arg-type]
+        assert getattr(request, f"num_{name}") == expected
+        assert {request.num_logprobs, request.num_prompt_logprobs} == {expected, None}
 
 
 @pytest.mark.parametrize("asked", [6, -1])
 def test_logprobs_over_the_limit_name_both(asked: int) -> None:
-    assert f"logprobs must be at most max_logprobs = 5, got {asked}" in refusal("A", SamplingParams(logprobs=asked))
+    for name in ("logprobs", "prompt_logprobs"):
+        message = refusal("A", SamplingParams(**{name: asked}))  # type: ignore[arg-type]
+        assert message.startswith(f"{name} must be at most max_logprobs = 5, got {asked}")
+
+
+def test_prompt_logprobs_that_would_take_too_much_name_need_limit_and_what_would_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastpaged.engine.admission.MAX_PROMPT_LOGPROBS_BYTES", 10 * 8 * 6)
+    assert refusal("A" * 11, SamplingParams(prompt_logprobs=5)) == (
+        "prompt_logprobs must take at most 480 bytes, got 5: 5 alternatives of 11 tokens need 528. prompt_logprobs = 4 "
+        "would fit this prompt, and a prompt of 10 tokens this many"
+    )
+    assert "got -1: 128 alternatives of 1 tokens need 1032." in refusal(
+        "A", SamplingParams(prompt_logprobs=-1), max_logprobs=-1
+    )
+    door().admit("r", "A" * 11, SamplingParams(prompt_logprobs=4))
+    door().admit("r", "A" * 10, SamplingParams(prompt_logprobs=5))
+    door().admit("r", "A" * 23, SamplingParams(logprobs=5))

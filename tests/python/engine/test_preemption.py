@@ -17,7 +17,6 @@ from fastpaged.outputs import CompletionOutput, RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
 MODES = ("recompute", "swap")
-NAN_BITS = 0x7FC0
 BLOCK_SIZE = 2
 NUM_BLOCKS = 12
 NUM_HOST_BLOCKS = 16
@@ -49,8 +48,8 @@ def tiny_engine(model: Path, mode: str | None = None, **changes: Any) -> LLMEngi
 def step(engine: LLMEngine) -> list[RequestOutput]:
     """Before it, every free block of both tiers is filled with NaN."""
     memory = engine.worker.kv_memory
-    memory.fill_blocks(engine.scheduler.free_blocks(), NAN_BITS)
-    memory.host_array[engine.scheduler.free_host_blocks()] = NAN_BITS
+    memory.fill_blocks(engine.scheduler.free_blocks(), float("nan"))
+    memory.fill_host_blocks(engine.scheduler.free_host_blocks(), float("nan"))
     outputs = engine.step()
     engine.scheduler.check_invariants()
     return outputs

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os.path
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
 
 import pytest
-import tokenizers
 from engine.plain_answers import answered, check_outputs, cut, first_stop, possible
-from tokenizer.small_tokenizers import byte_fallback, trained_byte_level
-from tokenizer.strings import strings
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizer.kinds import KINDS, kind, law, some_ids
 
 from fastpaged.engine.output_processor import StopStrings
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 from fastpaged.tokenizer import Tokenizer
-from fastpaged.tokenizer.byte_alphabet import CHARACTER_OF_BYTE
-from fastpaged.tokenizer.definition import TokenizerDefinition
 
 
 def some_stops(random_: random.Random, text: str, alphabet: str) -> list[str]:
@@ -103,71 +95,6 @@ def test_the_work_for_a_character_does_not_grow_with_what_is_held() -> None:
 # ---- answers, token by token
 
 
-def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(TokenizerDefinition("test", backend, bos_token_id=None, eos_token_ids=frozenset({2})))
-
-
-def trained_metaspace() -> tokenizers.Tokenizer:
-    """SentencePiece's BPE as Llama 2 has it: ▁ for spaces, byte tokens, one space dropped from the start."""
-    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=True)
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    special = ["<unk>", "<s>", "</s>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=600, special_tokens=[*special, *(f"<0x{byte:02X}>" for byte in range(256))], show_progress=False
-    )
-    tokenizer.train_from_iterator(strings(seed=2, count=300), trainer)
-    definition = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-    definition.add_special_tokens(special)
-    return definition
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A tokenizer, and how a byte is spelled by a token of its own."""
-
-    tokenizer: Tokenizer
-    id_of_byte: Callable[[int], int]
-    vocab_size: int
-
-
-@cache
-def kind(name: str) -> Kind:
-    if name == "byte-level":
-        backend = trained_byte_level()
-        vocabulary = backend.get_vocab()
-        return Kind(wrapped(backend), lambda byte: vocabulary[CHARACTER_OF_BYTE[byte]], 700)
-    backend = byte_fallback() if name == "byte fallback" else trained_metaspace()
-    vocabulary = backend.get_vocab()
-    return Kind(wrapped(backend), lambda byte: vocabulary[f"<0x{byte:02X}>"], len(vocabulary))
-
-
-def some_ids(random_: random.Random, kind: Kind, most: int) -> list[int]:
-    """Words, characters cut into bytes and perhaps cut short, bytes that are no UTF-8, any token at all."""
-    ids: list[int] = []
-    for _ in range(random_.randint(0, most)):
-        choice = random_.random()
-        if choice < 0.4:
-            ids += kind.tokenizer.encode(random_.choice(["the cat", " and", "a", "é", "ab ab", "世界"]))[:3]
-        elif choice < 0.7:
-            raw = random_.choice(["é", "€", "😀", "ab", "\n"]).encode()
-            ids += [kind.id_of_byte(byte) for byte in raw[: random_.randint(1, 4)]]
-        elif choice < 0.8:
-            ids.append(kind.id_of_byte(random_.choice([0x80, 0xC0, 0xE2, 0xED, 0xF0, 0xFF])))
-        else:
-            ids.append(random_.randrange(3, kind.vocab_size))
-    return ids
-
-
-def law(tokenizer: Tokenizer, prompt: list[int], output: Sequence[int]) -> str:
-    """text(prompt + output) after its longest common prefix with text(prompt)."""
-    before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *output])
-    return whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of characters, as it says
-
-
 def certain_texts(tokenizer: Tokenizer, prompt: list[int], output: Sequence[int]) -> list[str]:
     """The text that is certain after each token. test_text_stream.py holds it against the law."""
     stream = tokenizer.text_stream(prompt)
@@ -177,7 +104,7 @@ def certain_texts(tokenizer: Tokenizer, prompt: list[int], output: Sequence[int]
     return texts
 
 
-@pytest.mark.parametrize("name", ["byte-level", "byte fallback", "metaspace"])
+@pytest.mark.parametrize("name", KINDS)
 def test_an_answer_is_the_whole_text_up_to_the_first_stop_however_its_tokens_cut_it(name: str) -> None:
     kind_ = kind(name)
     tokenizer = kind_.tokenizer

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from fastpaged.config import ModelConfig
+from fastpaged.models.llama_config import LlamaConfig
 
 Array = npt.NDArray[np.float32]
 Mistake = Literal[
@@ -26,7 +26,7 @@ MISTAKES: tuple[Mistake, ...] = get_args(Mistake)
 
 
 def plain_logits(
-    config: ModelConfig, weights: dict[str, Array], token_ids: list[int], mistake: Mistake | None = None
+    config: LlamaConfig, weights: dict[str, Array], token_ids: list[int], mistake: Mistake | None = None
 ) -> Array:
     """[tokens, vocab]. With a mistake: what a model with that bug would say."""
     num_tokens = len(token_ids)
@@ -84,7 +84,7 @@ def plain_logits(
     return logits
 
 
-def _angles(config: ModelConfig, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
-    frequencies = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
+def _angles(config: LlamaConfig, positions: npt.NDArray[np.int64]) -> tuple[Array, Array]:
+    frequencies = config.rope.theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
     angles = positions[:, None] * frequencies
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from forced import last_logits, prefix_logits
+from isas import EVERY_ISA
 from models.plain_llama import MISTAKES, Mistake, plain_logits
-from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
+from tiny_model import tiny_config, tiny_llama_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
 
-from fastpaged import _core
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
 from fastpaged.models.llama import Llama
 from fastpaged.worker.worker import Worker
 
@@ -36,21 +36,21 @@ def engine_config(model: Path, isa: str, **changes: int) -> EngineConfig:
     return EngineConfig(model=str(model), isa=isa, **settings)
 
 
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_every_position_has_the_logits_of_a_plain_float32_forward(isa: str, model: Path) -> None:
     config = engine_config(model, isa)
     got = prefix_logits(Worker(config), config, PROMPT)
-    assert distance(got, plain_logits(ModelConfig.from_hf(tiny_config()), tiny_weights(seed=3), PROMPT)) < TOLERANCE
+    assert distance(got, plain_logits(tiny_llama_config(), tiny_weights(seed=3), PROMPT)) < TOLERANCE
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_the_tolerance_sees_every_mistake(mistake: Mistake) -> None:
-    config, weights = ModelConfig.from_hf(tiny_config()), tiny_weights(seed=3)
+    config, weights = tiny_llama_config(), tiny_weights(seed=3)
     wrong = plain_logits(config, weights, PROMPT, mistake)
     assert distance(wrong, plain_logits(config, weights, PROMPT)) > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_every_position_has_the_logits_of_transformers_in_float32(isa: str, model: Path) -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -61,7 +61,7 @@ def test_every_position_has_the_logits_of_transformers_in_float32(isa: str, mode
     assert distance(prefix_logits(Worker(config), config, PROMPT), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_chunks_company_and_block_size_do_not_change_a_bit_of_the_logits(isa: str, model: Path) -> None:
     prompts = [PROMPT[:n] for n in (45, 1, 17, 32)]
     config = engine_config(model, isa)
@@ -72,7 +72,7 @@ def test_chunks_company_and_block_size_do_not_change_a_bit_of_the_logits(isa: st
         assert got.tobytes() == expected.tobytes(), changes
 
 
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_a_tied_head_is_the_embedding(isa: str, tmp_path: Path) -> None:
     tied = write_tiny_llama(tmp_path / "tied", tied=True, tokenizer=False)
     weights = tiny_weights(tied=True)
@@ -89,4 +89,4 @@ def test_weights_are_named_and_shaped_as_transformers_has_them() -> None:
     for tied in (False, True):
         oracle = transformers.LlamaForCausalLM(transformers.LlamaConfig(**tiny_config(tied=tied)))
         expected = {name: tuple(parameter.shape) for name, parameter in oracle.named_parameters()}
-        assert Llama.weight_shapes(ModelConfig.from_hf(tiny_config(tied=tied))) == expected
+        assert Llama.weight_shapes(tiny_llama_config(tied=tied)) == expected

@@ -21,6 +21,7 @@ class Params:
     min_p: float = 0.0
     seed: int = 0
     num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
 
 
 def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -37,6 +37,7 @@ params = st.builds(
     min_p=st.one_of(st.just(0.0), st.sampled_from([1e-6, 1.0]), st.floats(0, 1, width=32)),
     seed=st.integers(0, 2**64 - 1),
     num_logprobs=st.one_of(st.none(), st.integers(0, 20)),
+    num_prompt_logprobs=st.one_of(st.none(), st.integers(0, 400)),
 )
 positions = st.integers(0, 2**40)
 
@@ -49,11 +50,18 @@ def core_params(p: Params) -> SamplingParams:
         min_p=p.min_p,
         seed=p.seed,
         num_logprobs=p.num_logprobs,
+        num_prompt_logprobs=p.num_prompt_logprobs,
     )
 
 
-def sample(logits: Logits, wanted: Sequence[Params], at: Sequence[int], sampler: Sampler = ONE_THREAD) -> SamplerOutput:
-    return sampler.sample_rows(logits, [core_params(p) for p in wanted], at)
+def sample(
+    logits: Logits,
+    wanted: Sequence[Params],
+    at: Sequence[int],
+    sampler: Sampler = ONE_THREAD,
+    given: Sequence[int | None] | None = None,
+) -> SamplerOutput:
+    return sampler.sample_rows(logits, [core_params(p) for p in wanted], at, None, given)
 
 
 def row_bits(output: SamplerOutput, row: int) -> tuple[object, ...]:
@@ -92,6 +100,44 @@ def test_logprobs_ranks_and_alternatives_are_those_of_the_raw_logits(row: Logits
     assert all(close(logprob, logprobs[i]) for i, logprob in top)
 
 
+@settings(max_examples=300, deadline=None)
+@given(row=rows, p=params, position=positions)
+def test_a_given_token_is_scored_by_the_raw_logits_whatever_the_sampling(row: Logits, p: Params, position: int) -> None:
+    token_id = position % row.size
+    output = sample(row[None], [p], [position], given=[token_id])
+    order, logprobs = order_of(row), log_softmax(row)
+    assert (int(output.token_ids[0]), bool(output.ok[0])) == (token_id, True)
+    assert close(float(output.logprobs[0]), logprobs[token_id])
+    assert order[output.ranks[0] - 1] == token_id
+    top = output.top_logprobs(0)
+    assert [i for i, _ in top] == list(order[: p.num_prompt_logprobs or 0])
+    assert all(close(logprob, logprobs[i]) for i, logprob in top)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), size=st.integers(1, 40), count=st.integers(1, 8))
+def test_scores_are_the_rows_that_are_asked_for(data: st.DataObject, size: int, count: int) -> None:
+    logits = data.draw(hnp.arrays(np.float32, (count, size), elements=st.floats(-9, 9, width=32)))
+    wanted = data.draw(st.lists(params, min_size=count, max_size=count))
+    tokens = data.draw(st.lists(st.none() | st.integers(0, size - 1), min_size=count, max_size=count))
+    output = sample(logits, wanted, range(count), given=tokens)
+    first = data.draw(st.integers(0, count))
+    num_rows = data.draw(st.integers(0, count - first))
+    scores, ranks, offsets, top_ids, top_logprobs = output.scores(first, num_rows)
+    assert (scores.tolist(), ranks.tolist()) == (
+        output.logprobs[first : first + num_rows].tolist(),
+        output.ranks[first : first + num_rows].tolist(),
+    )
+    assert (offsets[0], offsets[-1], len(offsets)) == (0, len(top_ids), num_rows + 1)
+    for i in range(num_rows):
+        mine = slice(offsets[i], offsets[i + 1])
+        alternatives = list(zip(top_ids[mine].tolist(), top_logprobs[mine].tolist(), strict=True))
+        assert alternatives == output.top_logprobs(first + i)
+    for bad in ((-1, 1), (0, -1), (first, count - first + 1), (2**62, 2**62)):
+        with pytest.raises(ValueError, match="first_row and num_rows must name some of the"):
+            output.scores(*bad)
+
+
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), size=st.integers(1, 300), count=st.integers(1, 6))
 def test_a_row_does_not_notice_its_batch_mates_or_the_threads(data: st.DataObject, size: int, count: int) -> None:
@@ -99,10 +145,12 @@ def test_a_row_does_not_notice_its_batch_mates_or_the_threads(data: st.DataObjec
     logits = data.draw(hnp.arrays(np.float32, (count, size), elements=mates, fill=mates))
     wanted = data.draw(st.lists(params, min_size=count, max_size=count))
     at = data.draw(st.lists(positions, min_size=count, max_size=count))
-    together = sample(logits, wanted, at)
-    threaded = sample(logits, wanted, at, TWO_THREADS)
+    tokens = data.draw(st.lists(st.none() | st.integers(0, size - 1), min_size=count, max_size=count))
+    together = sample(logits, wanted, at, given=tokens)
+    threaded = sample(logits, wanted, at, TWO_THREADS, tokens)
     for row in range(count):
-        alone = row_bits(sample(logits[row : row + 1], wanted[row : row + 1], at[row : row + 1]), 0)
+        only = slice(row, row + 1)
+        alone = row_bits(sample(logits[only], wanted[only], at[only], given=tokens[only]), 0)
         assert row_bits(together, row) == alone
         assert row_bits(threaded, row) == alone
 
@@ -172,6 +220,13 @@ def test_wrong_logits_raise_a_value_error_that_names_them(logits: Logits, count:
 def test_one_position_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match=r"positions must have one entry per params, got 1 for 2"):
         sample(np.zeros((2, 3), np.float32), [Params()] * 2, [0])
+
+
+def test_a_given_token_beyond_the_vocabulary_and_one_too_few_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"a given token must be in \[0, 3\), got 3"):
+        sample(np.zeros((2, 3), np.float32), [Params()] * 2, [0, 0], given=[None, 3])
+    with pytest.raises(ValueError, match=r"given must have one entry per params, got 1 for 2"):
+        sample(np.zeros((2, 3), np.float32), [Params()] * 2, [0, 0], given=[None])
 
 
 @pytest.mark.parametrize("row", [-1, 2])

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tempfile
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
+import sentencepiece
 import tokenizers
 from tokenizer.strings import SPECIAL_TOKENS, strings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
+from fastpaged.tokenizer.sentence_piece_file import read_sentence_piece_model
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 USER_DEFINED_TOKENS = ("<tool>", "  \t", "<｜tool▁end｜>")
+SENTENCE_PIECE_SYMBOLS = ("<tool>", "\n\n", "▁▁", "▁▁▁▁")  # user-defined; Gemma has such runs
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -60,11 +66,6 @@ def write_gguf(path: Path, tokenizer: tokenizers.Tokenizer, *, pre: str = "smoll
     added = {token["id"]: token for token in definition["added_tokens"]}
     vocabulary = sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
     types = [1 if i not in added else 3 if added[i]["special"] else 4 for _, i in vocabulary]
-    writer = gguf.GGUFWriter(path, "llama")
-    for key, value in {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8}.items():
-        writer.add_uint32(f"llama.{key}", value)
-    writer.add_uint32("llama.attention.head_count", 1)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     values: dict[str, Any] = {
         "ggml__model": "gpt2",
         "ggml__pre": pre,
@@ -76,7 +77,47 @@ def write_gguf(path: Path, tokenizer: tokenizers.Tokenizer, *, pre: str = "smoll
         "ggml__add_bos_token": False,
         "chat_template": CHATML,
     }
-    for name, value in (values | metadata).items():
+    return _write_gguf(path, len(vocabulary), values | metadata)
+
+
+def write_sentence_piece_gguf(path: Path, model: bytes, user_defined: Sequence[str] = (), **metadata: Any) -> Path:
+    """The file that llama.cpp's converter makes of tokenizer.model; `metadata` as for write_gguf.
+
+    user_defined: the pieces that are, which `sentencepiece` does not tell. Their ▁ is written as a space.
+    """
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    ids = range(processor.vocab_size())
+    pieces = [processor.id_to_piece(i) for i in ids]
+    values: dict[str, Any] = {
+        "ggml__model": "llama",
+        "ggml__pre": "default",
+        "ggml__tokens": [piece.replace("▁", " ") if piece in user_defined else piece for piece in pieces],
+        "ggml__scores": [processor.get_score(i) for i in ids],
+        "ggml__token_type": [4 if pieces[i] in user_defined else _type_of(processor, i) for i in ids],
+        "ggml__bos_token_id": processor.bos_id(),
+        "ggml__eos_token_id": processor.eos_id(),
+        "ggml__unknown_token_id": processor.unk_id(),
+    }
+    return _write_gguf(path, len(ids), values | metadata)
+
+
+def _type_of(processor: sentencepiece.SentencePieceProcessor, token_id: int) -> int:
+    if processor.is_unknown(token_id):
+        return 2
+    if processor.is_byte(token_id):
+        return 6
+    if processor.is_control(token_id):
+        return 3
+    return 1
+
+
+def _write_gguf(path: Path, vocab_size: int, metadata: dict[str, Any]) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 8}.items():
+        writer.add_uint32(f"llama.{key}", value)
+    writer.add_uint32("llama.attention.head_count", 1)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    for name, value in metadata.items():
         key = "tokenizer." + name.replace("__", ".")
         if isinstance(value, bool):
             writer.add_bool(key, value)
@@ -86,7 +127,7 @@ def write_gguf(path: Path, tokenizer: tokenizers.Tokenizer, *, pre: str = "smoll
             writer.add_string(key, value)
         elif value is not None:
             writer.add_array(key, value)
-    writer.add_tensor("token_embd.weight", np.zeros((len(vocabulary), 8), dtype=np.float32))
+    writer.add_tensor("token_embd.weight", np.zeros((vocab_size, 8), dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -104,6 +145,35 @@ def write_folder(folder: Path, tokenizer: tokenizers.Tokenizer, **files: Any) ->
         else:
             (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
+
+
+@cache
+def trained_sentence_piece(**options: Any) -> bytes:
+    """tokenizer.model, trained on the test strings; without options as Llama 2's, but small."""
+    model = io.BytesIO()
+    defaults: dict[str, Any] = {
+        "model_type": "bpe",
+        "vocab_size": 1000,
+        "byte_fallback": True,
+        "character_coverage": 0.98,
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
+        "split_digits": True,
+        "minloglevel": 2,
+    }
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(strings(seed=1, count=0) * 3), model_writer=model, **(defaults | options)
+    )
+    return model.getvalue()
+
+
+def sentence_piece_backend(model: bytes) -> tokenizers.Tokenizer:
+    """The pipeline that fastpaged makes of a tokenizer.model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokenizer.model"
+        path.write_bytes(model)
+        return read_sentence_piece_model(path).vocabulary.backend()
 
 
 def byte_fallback(decoder: decoders.Decoder | None = None) -> tokenizers.Tokenizer:

@@ -8,8 +8,9 @@ import pytest
 from tokenizer.small_tokenizers import trained_byte_level, write_gguf
 
 from fastpaged.errors import InvalidRequestError
-from fastpaged.tokenizer import load_tokenizer
-from fastpaged.tokenizer.chat_template import ChatTemplate, check_messages
+from fastpaged.tokenizer import Tokenizer, load_tokenizer
+from fastpaged.tokenizer.chat_messages import check_messages
+from fastpaged.tokenizer.chat_template import ChatTemplate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +115,133 @@ def test_jinja_is_not_loaded_before_a_chat() -> None:
     program = "import sys, fastpaged.tokenizer; print('jinja2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+# ---- contents in parts, tools, and a last message to go on with
+
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% for m in messages %}[{{ m.content }}]{% endfor %}", "[a\nb]"),
+        ("{% for m in messages %}{{ '<' + m['content'] + '>' }}{% endfor %}", "<a\nb>"),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", '"a\\nb"'),
+        ("{% for m in messages %}{% for p in m.content %}({{ p.text }}){% endfor %}{% endfor %}", "(a)(b)"),
+        (
+            "{% for m in messages %}{% if m.content is not string %}({{ m.content[0].text }}){% endif %}{% endfor %}",
+            "(a)",
+        ),
+    ],
+)
+def test_parts_are_joined_by_lines_for_a_template_that_does_not_look_into_them(source: str, text: str) -> None:
+    assert rendered(source, PARTS) == text
+
+
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+def tokenizer_with(tmp_path: Path, template: str | None) -> Tokenizer:
+    return load_tokenizer(write_gguf(tmp_path / "model.gguf", trained_byte_level(), chat_template=template))
+
+
+@pytest.mark.parametrize(
+    ("template", "last", "prompt"),
+    [
+        (TURNS, "The answer", "<u>Hi</><a>The answer"),
+        (TURNS, " The answer ", "<u>Hi</><a> The answer "),
+        (TURNS.replace("m.content", "m.content | trim"), " The answer ", "<u>Hi</><a>The answer"),
+        (TURNS.replace("m.content", "m.content.lstrip()"), " The answer ", "<u>Hi</><a>The answer "),
+        (TURNS, "Hi", "<u>Hi</><a>Hi"),
+        (TURNS, [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}], "<u>Hi</><a>x\ny"),
+    ],
+)
+def test_a_last_message_is_continued_right_behind_its_text(
+    tmp_path: Path, template: str, last: object, prompt: str
+) -> None:
+    messages: list[dict[str, Any]] = [{"role": "u", "content": "Hi"}, {"role": "a", "content": last}]
+    rendered = tokenizer_with(tmp_path, template).apply_chat_template(
+        messages, add_generation_prompt=False, continue_final_message=True
+    )
+    assert rendered == prompt
+
+
+@pytest.mark.parametrize(
+    ("template", "last", "message"),
+    [
+        (TURNS.replace("m.content", "m.content | upper"), "yes", "the chat template changes the last one's text"),
+        (TURNS, " ", "expected a last message with a text for continue_final_message, found ' '"),
+    ],
+)
+def test_a_last_message_that_cannot_be_continued_says_why(
+    tmp_path: Path, template: str, last: str, message: str
+) -> None:
+    tokenizer = tokenizer_with(tmp_path, template)
+    with pytest.raises(InvalidRequestError, match=f"^messages: {message}"):
+        tokenizer.apply_chat_template(
+            [{"role": "a", "content": last}], add_generation_prompt=False, continue_final_message=True
+        )
+
+
+def test_an_answer_is_either_begun_or_continued(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidRequestError, match="add_generation_prompt must be False with continue_final_message=True"
+    ):
+        tokenizer_with(tmp_path, TURNS).apply_chat_template(MESSAGES, continue_final_message=True)
+
+
+def test_tools_and_more_names_reach_the_template(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(tmp_path, "{{ tools[0].name }} {{ mood }} {{ documents }}")
+    text = tokenizer.apply_chat_template(MESSAGES, tools=({"name": "clock"},), chat_template_kwargs={"mood": "calm"})
+    assert text == "clock calm None"
+    with_documents = tokenizer.apply_chat_template(
+        MESSAGES, tools=[{"name": "clock"}], chat_template_kwargs={"documents": "d"}
+    )
+    assert with_documents == "clock  d"
+
+
+def test_a_template_may_be_given_and_needs_none_in_the_model(tmp_path: Path) -> None:
+    tokenizer = tokenizer_with(tmp_path, None)
+    assert tokenizer.apply_chat_template(MESSAGES, chat_template="{{ messages[0].content }}!") == "Hi!"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tools": "clock"}, "tools must be None or a list of dicts, got 'clock'"),
+        ({"tools": ["clock"]}, "tools must be None or a list of dicts"),
+        ({"chat_template": 7}, "chat_template must be None or a Jinja source, got int"),
+        ({"chat_template": "{% for %}"}, "TemplateSyntaxError"),
+        ({"chat_template_kwargs": [1]}, "chat_template_kwargs must be None or a dict of names"),
+        ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs must be None or a dict of names"),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not hold 'tools'"),
+    ],
+)
+def test_a_bad_argument_of_a_template_is_named(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        tokenizer_with(tmp_path, TURNS).apply_chat_template(MESSAGES, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            [{"type": "image_url", "image_url": {}}],
+            r"\['content'\]\[0\]: expected a part of type 'text' .* 'image_url'",
+        ),
+        ([{"type": "text"}], r"\['content'\]\[0\]\['text'\]: expected a string, found no such key"),
+        (["text"], r"\['content'\]\[0\]: expected a part of type 'text' .* found str"),
+        (None, r"\['content'\]: expected a string, found NoneType None"),
+    ],
+)
+def test_a_content_of_another_kind_is_named_by_its_place(content: object, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^messages\[0\]" + message):
+        check_messages([{"role": "user", "content": content}])
+
+
+def test_a_message_with_tool_calls_needs_no_content() -> None:
+    check_messages([{"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}])
+    check_messages([{"role": "assistant", "tool_calls": [{"function": {}}]}])

@@ -13,6 +13,7 @@ from fastpaged.tokenizer import load_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+WELL_KNOWN_ENDS = {0, 2}  # <|endoftext|>, <|im_end|>
 HELLO = "Hello, world! 👩‍👧"
 
 
@@ -79,13 +80,30 @@ def test_every_end_the_file_names_ends_an_answer_and_so_does_the_end_of_the_chat
     path = small(tmp_path, ggml__eos_token_id=0, ggml__eot_token_id=4, ggml__eom_token_id=5)
     assert load_tokenizer(path).eos_token_ids == {0, 4, 5, 2}
     path = small(tmp_path, chat_template=None, ggml__eos_token_id=None)
-    assert load_tokenizer(path).eos_token_ids == frozenset()
+    assert load_tokenizer(path).eos_token_ids == WELL_KNOWN_ENDS
+
+
+@pytest.mark.parametrize(
+    "text", ["<end_of_turn>", "<|end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"]
+)
+@pytest.mark.parametrize(("kind", "ends"), [(1, False), (3, True), (4, True), (5, False)])
+def test_a_well_known_end_of_turn_ends_an_answer_though_the_file_names_another(
+    text: str, kind: int, ends: bool, tmp_path: Path
+) -> None:
+    """kind: of token, in the file: 3 is a control token, 4 user-defined; ordinary and unused ones end nothing."""
+    tokens = [token for token, _ in sorted(trained_byte_level().get_vocab().items(), key=lambda item: item[1])]
+    tokens[700] = text
+    types = [3] * 3 + [1] * 697 + [kind, 4, 4]
+    path = small(tmp_path, chat_template=None, ggml__tokens=tokens, ggml__token_type=types, ggml__eos_token_id=9)
+    assert load_tokenizer(path).eos_token_ids == WELL_KNOWN_ENDS | {9} | ({700} if ends else set())
+    path = small(tmp_path, chat_template=None, ggml__tokens=tokens, ggml__token_type=None, ggml__eos_token_id=9)
+    assert load_tokenizer(path).eos_token_ids == {9}, "nothing says which tokens are text"
 
 
 @pytest.mark.parametrize(
     ("template", "end"),
     [
-        ("{% for m in messages %}{{ m.content }} <|endoftext|>{% endfor %}", {0}),
+        ("{% for m in messages %}{{ m.content }} <file_sep>{% endfor %}", {4}),
         ("{% for m in messages %}{{ m.role }}: {{ m.content | trim }}{{ eos_token }}\n{% endfor %}", {3}),
         ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n\n{% endfor %}", set()),
         ("{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}", set()),
@@ -101,16 +119,20 @@ def test_the_end_of_the_turn_is_what_the_template_puts_after_an_answer(
     tmp_path: Path, template: str, end: set[int]
 ) -> None:
     path = small(tmp_path, chat_template=template, ggml__eos_token_id=3)
-    assert load_tokenizer(path).eos_token_ids == end | {3}
+    assert load_tokenizer(path).eos_token_ids == end | {3} | WELL_KNOWN_ENDS
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a SentencePiece vocabulary": (
+    "a vocabulary of another kind": (
+        {"ggml__model": "bert"},
+        r"tokenizer\.ggml\.model: expected 'gpt2' .* or 'llama' \(SentencePiece's BPE\), found 'bert'",
+    ),
+    "a SentencePiece vocabulary without scores": (
         {"ggml__model": "llama"},
-        r"tokenizer\.ggml\.model: expected 'gpt2' .*found 'llama'",
+        r"tokenizer\.ggml\.scores: expected a value of type ndarray, found no such key",
     ),
     "no model": ({"ggml__model": None}, r"tokenizer\.ggml\.model: expected a value of type str, found no such key"),
-    "an unknown way to cut text": ({"pre": "vox"}, "pre: expected one of gpt-2, smollm, llama-bpe, qwen2, found 'vox'"),
+    "an unknown way to cut text": ({"pre": "vox"}, "pre: expected one of default, gpt-2, .*tekken, found 'vox'"),
     "no tokens": ({"ggml__tokens": None}, r"tokenizer\.ggml\.tokens: expected"),
     "tokens that are numbers": ({"ggml__tokens": [1, 2]}, r"tokenizer\.ggml\.tokens: expected a value of type list"),
     "a token twice": ({"ggml__tokens": ["a", "b", "a"], "ggml__merges": ["a b"]}, "every token once, found 'a' twice"),
@@ -156,7 +178,8 @@ def test_bad_arguments_are_the_callers_error(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_tokenizer_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"model: the folder .* must hold tokenizer\.json or one \.gguf file"):
+    expected = r"model: the folder .* must hold tokenizer\.json, .*tokenizer\.model, or one \.gguf file; it has none of"
+    with pytest.raises(ModelNotFoundError, match=expected):
         load_tokenizer(tmp_path)
     with pytest.raises(ModelNotFoundError, match="^model: nothing is at .*; it must be a .gguf file"):
         load_tokenizer(tmp_path / "absent")

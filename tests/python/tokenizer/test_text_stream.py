@@ -1,21 +1,20 @@
 from __future__ import annotations
 
 import itertools
-import os.path
+import random
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
-import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizer.kinds import KINDS, Kind, kind, law, some_ids, wrapped
 from tokenizer.small_tokenizers import byte_fallback, trained_byte_level
 from tokenizers import decoders
 
 from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.tokenizer import Tokenizer
 from fastpaged.tokenizer.byte_alphabet import CHARACTER_OF_BYTE
-from fastpaged.tokenizer.definition import TokenizerDefinition
 from fastpaged.tokenizer.text_stream import WindowTextStream
 
 if TYPE_CHECKING:
@@ -29,10 +28,6 @@ WINDOW_DECODERS = {
     "WordPiece": decoders.WordPiece(cleanup=True),
     "BPEDecoder": decoders.BPEDecoder(),
 }
-
-
-def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer(TokenizerDefinition("test", backend, bos_token_id=None, eos_token_ids=frozenset()))
 
 
 @cache
@@ -53,13 +48,6 @@ def streamed(tokenizer: Tokenizer, prompt: Sequence[int], output: Sequence[int],
     """The deltas, that of finish() last."""
     stream = tokenizer.text_stream(prompt, skip_special_tokens=skip)
     return [stream.push(token_id) for token_id in output] + [stream.finish()]
-
-
-def answer_text(tokenizer: Tokenizer, prompt: Sequence[int], output: Sequence[int], skip: bool) -> str:
-    """The law: text(prompt + output) after its longest common prefix with text(prompt)."""
-    before = tokenizer.decode(prompt, skip_special_tokens=skip)
-    whole = tokenizer.decode([*prompt, *output], skip_special_tokens=skip)
-    return whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of characters, as it says
 
 
 @cache
@@ -94,10 +82,10 @@ def test_a_byte_level_stream_obeys_the_law_after_every_token(prompt: list[int], 
     *deltas, last = streamed(tokenizer, prompt, output, skip)
     for length in range(len(output) + 1):
         shown = "".join(deltas[:length])
-        expected = answer_text(tokenizer, prompt, output[:length], skip)
+        expected = law(tokenizer, prompt, output[:length], skip=skip)
         held = expected.removeprefix(shown) if expected.startswith(shown) else "?"
         assert held in ("", "\ufffd", "\ufffd\ufffd"), "nothing but an incomplete character or half a surrogate is held"
-    assert "".join(deltas) + last == answer_text(tokenizer, prompt, output, skip)
+    assert "".join(deltas) + last == law(tokenizer, prompt, output, skip=skip)
 
 
 def test_the_law_holds_for_every_short_run_of_awkward_bytes_cut_anywhere() -> None:
@@ -108,7 +96,7 @@ def test_the_law_holds_for_every_short_run_of_awkward_bytes_cut_anywhere() -> No
             ids = [id_of_byte()[byte] for byte in run]
             for cut in range(length + 1):
                 deltas = streamed(tokenizer, ids[:cut], ids[cut:], skip=True)
-                assert "".join(deltas) == answer_text(tokenizer, ids[:cut], ids[cut:], skip=True), (bytes(run), cut)
+                assert "".join(deltas) == law(tokenizer, ids[:cut], ids[cut:], skip=True), (bytes(run), cut)
 
 
 WINDOW_IDS = st.lists(
@@ -130,7 +118,7 @@ WINDOW_IDS = st.lists(
 def test_a_windowed_stream_obeys_the_law(decoder: str, prompt: list[int], output: list[int], skip: bool) -> None:
     tokenizer = windowed(decoder)
     deltas = streamed(tokenizer, prompt, output, skip)
-    assert "".join(deltas) == answer_text(tokenizer, prompt, output, skip)
+    assert "".join(deltas) == law(tokenizer, prompt, output, skip=skip)
 
 
 @settings(deadline=None, max_examples=300)
@@ -140,7 +128,7 @@ def test_a_windowed_stream_holds_back_nothing_but_a_run_of_byte_tokens(prompt: l
     deltas = streamed(tokenizer, prompt, output, skip=False)
     for length in range(1, len(output) + 1):
         if not 3 <= output[length - 1] < 259 and output[length - 1] <= 271:
-            assert "".join(deltas[:length]) == answer_text(tokenizer, prompt, output[:length], skip=False)
+            assert "".join(deltas[:length]) == law(tokenizer, prompt, output[:length], skip=False)
 
 
 def test_a_character_that_the_prompt_begins_and_the_output_ends_belongs_to_the_output() -> None:
@@ -203,3 +191,60 @@ def test_a_decoder_that_no_stream_can_follow_is_refused() -> None:
         ModelFormatError, match=r"test: decoder: expected ByteLevel, or some of .*, found ByteLevel, Fuse"
     ):
         wrapped(backend)
+
+
+# ---- every kind
+
+
+def with_special_tokens(random_: random.Random, kind_: Kind, most: int) -> list[int]:
+    ids = some_ids(random_, kind_, most)
+    for _ in range(random_.choice([0, 0, 1, 3])):
+        ids.insert(random_.randint(0, len(ids)), random_.choice(kind_.special_ids))
+    return ids
+
+
+def may_change(kind_: Kind, ids: Sequence[int], skip: bool) -> bool:
+    """Whether the text's end may still change: it ends within a character, or in a run of byte tokens."""
+    shown = [token_id for token_id in ids if not (skip and token_id in kind_.special_ids)]
+    if kind_.is_byte_level:
+        return kind_.tokenizer.decode(ids, skip_special_tokens=skip).endswith("\ufffd")
+    return bool(shown) and shown[-1] in {kind_.id_of_byte(byte) for byte in range(256)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_shows_after_every_token_all_the_text_that_cannot_change(name: str) -> None:
+    kind_, random_ = kind(name), random.Random(name)
+    num_held = 0
+    for _ in range(600):
+        prompt, output = with_special_tokens(random_, kind_, 3), with_special_tokens(random_, kind_, 6)
+        skip = random_.random() < 0.5
+        *deltas, last = streamed(kind_.tokenizer, prompt, output, skip)
+        case = (prompt, output, skip)
+        for length in range(1, len(output) + 1):
+            shown, expected = "".join(deltas[:length]), law(kind_.tokenizer, prompt, output[:length], skip=skip)
+            if may_change(kind_, [*prompt, *output[:length]], skip):
+                assert not shown or not deltas[length - 1].endswith("\ufffd") or name == "byte-level", case
+                num_held += shown != expected
+            else:
+                assert shown == expected, case
+        assert "".join(deltas) + last == law(kind_.tokenizer, prompt, output, skip=skip), case
+    assert num_held > 100
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_space_that_begins_a_word_is_shown_after_a_prompt(name: str) -> None:
+    tokenizer = kind(name).tokenizer
+    prompt, output = tokenizer.encode("the cat"), tokenizer.encode("the cat and the")
+    if output[: len(prompt)] == prompt:
+        assert "".join(streamed(tokenizer, prompt, output[len(prompt) :], skip=True)) == " and the"
+    assert "".join(streamed(tokenizer, [], tokenizer.encode("the"), skip=True)) == "the"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_kind_puts_spaces_between_special_tokens(name: str) -> None:
+    """Hence SamplingParams.spaces_between_special_tokens changes nothing."""
+    kind_ = kind(name)
+    ids = [*kind_.special_ids, *kind_.special_ids[:1]]
+    together = "".join(kind_.tokenizer.token_text(token_id) for token_id in ids)
+    assert kind_.tokenizer.decode(ids, skip_special_tokens=False) == together
+    assert "".join(streamed(kind_.tokenizer, [], ids, skip=False)) == together

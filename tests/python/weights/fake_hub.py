@@ -12,14 +12,23 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
+TAGGED = "f" * 40  # the commit that the tag v1 is at
 
 
 class FakeHub:
-    """repositories: "org/name" -> file name -> content. gated: names of those that need a login."""
+    """repositories: "org/name" -> file name -> content. gated: names of those that need a login. tagged: the same as
+    repositories, as they were at the tag v1."""
 
-    def __init__(self, repositories: Mapping[str, Mapping[str, bytes]], gated: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        repositories: Mapping[str, Mapping[str, bytes]],
+        gated: tuple[str, ...] = (),
+        tagged: Mapping[str, Mapping[str, bytes]] | None = None,
+    ) -> None:
         self.repositories = repositories
+        self.tagged = tagged or {}
         self.gated = gated
+        self.tokens: set[str | None] = set()  # what was given for Authorization
         self.fetched: list[str] = []  # names of the files that were asked for with GET
         self.endpoint = ""
 
@@ -31,23 +40,25 @@ class FakeHub:
         rest = path[4:] if is_api else path[2:]
         if repository in self.gated:
             return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": f"{repository} is gated: log in"}, b""
-        files = self.repositories.get(repository)
+        is_tagged = rest[1:2] in (["v1"], [TAGGED])
+        commit = TAGGED if is_tagged else REVISION
+        files = (self.tagged if is_tagged else self.repositories).get(repository)
         if files is None:
             return 404, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}, b""
         if is_api and (not rest or rest[0] == "revision"):
             siblings = [{"rfilename": name} for name in files]
-            return _json({"id": repository, "sha": REVISION, "siblings": siblings})
+            return _json({"id": repository, "sha": commit, "siblings": siblings})
         if is_api and rest[0] == "tree":
             entries = [
                 {"type": "file", "path": name, "size": len(content), "oid": _etag(content)}
                 for name, content in files.items()
             ]
             return _json(entries)
-        if rest[:2] == ["resolve", REVISION] and "/".join(rest[2:]) in files:
+        if rest[:2] == ["resolve", commit] and "/".join(rest[2:]) in files:
             name = "/".join(rest[2:])
             if method == "GET":
                 self.fetched.append(name)
-            headers = {"ETag": f'"{_etag(files[name])}"', "X-Repo-Commit": REVISION}
+            headers = {"ETag": f'"{_etag(files[name])}"', "X-Repo-Commit": commit}
             return 200, headers, files[name]
         return 404, {"X-Error-Code": "EntryNotFound"}, b""
 
@@ -67,6 +78,7 @@ def running(hub: FakeHub) -> Iterator[FakeHub]:
             pass
 
         def _serve(self, method: str) -> None:
+            hub.tokens.add(self.headers.get("Authorization"))
             status, headers, body = hub.answer(method, self.path)
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():

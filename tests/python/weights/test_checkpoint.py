@@ -12,9 +12,9 @@ import pytest
 from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_json, write_safetensors, write_tiny_llama
 from weights.tiny_gguf import encoded, write_tiny_gguf
 
-from fastpaged.config import ModelConfig
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.safetensors_index import INDEX_NAME
+from fastpaged.models.registry import config_from_hf
 from fastpaged.weights.checkpoint import open_checkpoint
 
 
@@ -35,7 +35,7 @@ def write_shards(folder: Path, num_files: int) -> None:
 
 def test_a_folder_gives_the_tensors_of_its_safetensors_file(folder: Path) -> None:
     checkpoint = open_checkpoint(folder)
-    assert checkpoint.config == ModelConfig.from_hf(tiny_config())
+    assert checkpoint.config == config_from_hf(tiny_config())
     weights = tiny_weights()
     assert sorted(checkpoint.tensor_names) == sorted(weights)
     for name, values in weights.items():
@@ -92,6 +92,18 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path: Path) -> None:
     from_file, from_folder = open_checkpoint(file), open_checkpoint(tmp_path)
     assert from_folder.path == from_file.path
     assert from_folder.config == from_file.config
+
+
+def test_a_file_saved_without_its_head_goes_by_the_names_of_the_whole_model(tmp_path: Path) -> None:
+    whole = tiny_weights(tied=True)
+    write_json(tmp_path / "config.json", tiny_config(tied=True))
+    bare = {name.removeprefix("model."): values for name, values in whole.items()}
+    write_safetensors(tmp_path / "model.safetensors", bare)
+    checkpoint = open_checkpoint(tmp_path)
+    assert sorted(checkpoint.tensor_names) == sorted(whole)
+    for name, values in whole.items():
+        assert checkpoint.tensor(name).data.tobytes() == to_bfloat16(values).tobytes()
+    assert checkpoint.spelled("model.norm.weight") == "'model.norm.weight' ('norm.weight' in the file)"
 
 
 def test_a_missing_tensor_is_named_as_in_both_worlds(folder: Path, tmp_path: Path) -> None:
@@ -167,3 +179,27 @@ def test_an_odd_number_of_rows_per_head_cannot_be_put_in_order(tmp_path: Path) -
     checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "tiny.gguf", weights))
     with pytest.raises(ModelFormatError, match=r"'blk\.1\.attn_k\.weight' must have rows for 2 heads .* \[34, 64\]"):
         checkpoint.tensor("model.layers.1.self_attn.k_proj.weight")
+
+
+@pytest.mark.parametrize("names", [["pytorch_model.bin"], ["model-1.bin", "model-2.bin"], ["consolidated.00.pth"]])
+def test_a_folder_of_pickled_weights_says_that_they_are_never_read_and_how_to_convert_them(
+    names: list[str], tmp_path: Path
+) -> None:
+    write_json(tmp_path / "config.json", tiny_config())
+    with pytest.raises(ModelNotFoundError, match="it has neither$"):
+        open_checkpoint(tmp_path)
+    for name in names:
+        (tmp_path / name).write_bytes(b"\x80\x04.")
+    with pytest.raises(
+        ModelNotFoundError, match=r"it has neither\. Pickled weights .* never read.*save_pretrained"
+    ) as e:
+        open_checkpoint(tmp_path)
+    assert names[0] in str(e.value) and ("and others" in str(e.value)) == (len(names) > 1)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.gguf"])
+def test_a_pointer_of_git_lfs_says_how_to_fetch_what_it_points_at(name: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", tiny_config())
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 269060552\n")
+    with pytest.raises(ModelFormatError, match=rf"{name}: content: .* a pointer of git LFS.*`git lfs pull`"):
+        open_checkpoint(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
-from weights.fake_hub import FakeHub, files_of, running
+from weights.fake_hub import REVISION, TAGGED, FakeHub, files_of, running
 
 from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.safetensors_index import INDEX_NAME
@@ -24,7 +24,7 @@ LEFT_ALONE = {
     "original/consolidated.00.pth": b"\x80\x04.",
     "consolidated.safetensors": b"the same weights under other names",
     "modeling_tiny.py": b"raise SystemExit",
-    "tokenizer.model": b"",
+    "tokenizer.model": b"what tokenizer.json was made from",
     "onnx/model.onnx": b"",
     ".gitattributes": b"",
 }
@@ -46,6 +46,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str
     mamba = whole | {"config.json": json.dumps(tiny_config() | {"architectures": ["MambaForCausalLM"]}).encode()}
     return {
         "org/tiny": whole | LEFT_ALONE,
+        "org/older": {name: text for name, text in (whole | LEFT_ALONE).items() if name != "tokenizer.json"},
         "org/sharded": files_of(folder) | LEFT_ALONE,
         "org/mamba": mamba,
         "org/one-gguf": {"tiny.Q8_0.gguf": b"GGUF", "config.json": b"{}", "old/tiny.gguf": b""},
@@ -75,6 +76,12 @@ def test_a_repository_s_model_is_fetched_and_nothing_else(hub: Hub, server: Fake
     assert sorted(open_checkpoint(folder).tensor_names) == sorted(tiny_weights())
 
 
+def test_without_tokenizer_json_what_it_is_made_of_is_fetched(hub: Hub, server: FakeHub) -> None:
+    folder = hub.fetch("org/older")
+    expected = sorted({*ONE_FILE, "tokenizer.model"} - {"tokenizer.json"})
+    assert sorted(server.fetched) == sorted(path.name for path in folder.iterdir()) == expected
+
+
 def test_of_a_model_in_several_files_those_of_the_index_are_fetched(hub: Hub, server: FakeHub) -> None:
     folder = hub.fetch("org/sharded")
     expected = sorted([*ONE_FILE, *SHARDS, INDEX_NAME])
@@ -88,6 +95,49 @@ def test_what_was_fetched_is_not_fetched_again(hub: Hub, server: FakeHub) -> Non
     num_fetched = len(server.fetched)
     assert hub.fetch("org/sharded") == folder
     assert len(server.fetched) == num_fetched
+
+
+def test_a_revision_is_fetched_beside_the_main_branch_and_found_again_without_the_hub(
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    tagged = {"org/tiny": repositories["org/tiny"] | {"generation_config.json": b"{}"}}
+    with running(FakeHub(repositories, tagged=tagged)) as server:
+        hub = Hub(server.endpoint, str(tmp_path))
+        main, old = hub.fetch("org/tiny"), hub.fetch("org/tiny", revision="v1")
+        assert hub.fetch("org/tiny", revision=TAGGED) == old
+    assert (main.name, old.name) == (REVISION, TAGGED)
+    assert (old / "generation_config.json").read_bytes() == b"{}" != (main / "generation_config.json").read_bytes()
+    assert (hub.fetch("org/tiny"), hub.fetch("org/tiny", revision="v1")) == (main, old)
+    with pytest.raises(Exception, match="(?i)refused"):
+        hub.fetch("org/tiny", revision="v2")
+
+
+def test_what_lies_beside_the_weights_may_be_fetched_alone(
+    repositories: dict[str, dict[str, bytes]], tmp_path: Path
+) -> None:
+    with running(FakeHub(repositories)) as server:
+        hub = Hub(server.endpoint, str(tmp_path))
+        folder = hub.fetch_small("org/sharded")
+        assert sorted(server.fetched) == [name for name in ONE_FILE if name != "model.safetensors"]
+        server.fetched.clear()
+        older = hub.fetch_small("org/older")
+        assert (older / "tokenizer.model").exists() and not (older / "tokenizer.json").exists()
+        assert "model.safetensors" not in server.fetched
+    assert hub.fetch_small("org/sharded") == folder
+    with pytest.raises(Exception, match="(?i)refused"):
+        hub.fetch_small("org/tiny")
+
+
+@pytest.mark.parametrize(("token", "sent"), [("hf_abc", {"Bearer hf_abc"}), (False, {None})])
+def test_a_token_is_sent_or_none_at_all(
+    token: str | bool, sent: set[str | None], server: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_environment")
+    hub = Hub(server.endpoint, str(tmp_path / "cache"), token)
+    hub.fetch("org/tiny")
+    assert server.tokens == sent
+    assert "hf_abc" not in repr(hub)
 
 
 def test_a_gguf_file_is_fetched_alone_and_by_name_where_there_are_several(hub: Hub, server: FakeHub) -> None:

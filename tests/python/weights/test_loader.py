@@ -10,14 +10,17 @@ import numpy.typing as npt
 import pytest
 import safetensors.numpy
 from forced import last_logits
-from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
+from isas import EVERY_ISA
+from tiny_model import tiny_config, tiny_llama_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
 from weights.tiny_gguf import encoded, write_gguf, write_tiny_gguf
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig, ModelConfig
+from fastpaged.config import EngineConfig
+from fastpaged.config.keys import Keys
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.llama import Llama
-from fastpaged.weights.loader import load_model
+from fastpaged.weights.checkpoint import open_checkpoint
+from fastpaged.weights.loader import load_model, weight_bytes
 from fastpaged.worker.worker import Worker
 
 PROMPT = [5, 250, 17, 3, 3, 99, 120, 7]
@@ -55,8 +58,14 @@ def test_weights_arrive_stacked_and_in_their_dtypes(device: _core.CpuDevice, tmp
     np.testing.assert_array_equal(layer.mlp_norm, tiny_weights()["model.layers.1.post_attention_layernorm.weight"])
 
 
+def test_a_tied_embedding_takes_memory_twice() -> None:
+    elements = {tied: sum(weight.size for weight in tiny_weights(tied=tied).values()) for tied in (False, True)}
+    assert weight_bytes(tiny_llama_config(), "float32") == 4 * elements[False]
+    assert weight_bytes(tiny_llama_config(tied=True), "bfloat16") == 2 * (elements[True] + 300 * 64)
+
+
 @pytest.mark.parametrize("kind", ["BF16", "F32"])
-@pytest.mark.parametrize("isa", _core.supported_isas())
+@pytest.mark.parametrize("isa", EVERY_ISA)
 def test_the_same_weights_in_either_format_give_the_same_bits(kind: str, isa: str, tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path / "folder", tokenizer=False)
     file = write_tiny_gguf(tmp_path / "tiny.gguf", tiny_weights(), kind)
@@ -80,7 +89,7 @@ def test_blocks_of_256_load_as_the_bfloat16_nearest_to_what_they_stand_for(kind:
     elements, num_bytes = gguf.GGML_QUANT_SIZES[ggml_kind]
     random = np.random.default_rng(5)
     stored, values = {}, {}
-    for name, shape in Llama.weight_shapes(ModelConfig.from_hf(config)).items():
+    for name, shape in Llama.weight_shapes(Llama.config_from_hf(Keys("config.json", config))).items():
         if len(shape) == 1:
             values[name] = np.ones(shape, np.float32)
             stored[name] = encoded(values[name], "F32"), "F32"
@@ -121,6 +130,21 @@ def test_wider_safetensors_load_as_the_nearest_bfloat16_and_the_log_says_so_once
     num_matrices = sum(weight.ndim > 1 for weight in wide.values())
     stored = f"model.safetensors: {num_matrices} matrices stored as {np.dtype(dtype)} are rounded to bfloat16"
     assert (record.levelname, stored in record.getMessage()) == (level, True)
+
+
+@pytest.mark.parametrize("kind", ["BF16", "F16", "F32"])
+def test_in_float32_nothing_is_rounded_and_nothing_is_said(
+    kind: str, device: _core.CpuDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = {name: weight + np.float32(2**-12) * weight for name, weight in tiny_weights().items()}
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", weights, kind)
+    matrices: list[npt.NDArray[np.float32]] = []
+    with caplog.at_level("INFO", "fastpaged.weights"):
+        load_model(path, device, dtype="float32", pack=lambda parts: matrices.extend(map(np.copy, parts)))
+    assert caplog.records == []
+    stored = open_checkpoint(path).tensor("model.layers.0.self_attn.o_proj.weight")
+    expected = gguf.quants.dequantize(stored.data, gguf.GGMLQuantizationType[kind]).reshape(stored.shape)
+    assert any(matrix.tobytes() == expected.astype(np.float32).tobytes() for matrix in matrices)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +207,13 @@ def test_a_tensor_the_model_would_not_use_is_an_error(name: str, device: _core.C
 
 def test_left_over_tensors_that_follow_from_the_config_are_no_error(device: _core.CpuDevice, tmp_path: Path) -> None:
     folder = write_tiny_llama(tmp_path, tokenizer=False, tied=True)
+    weights = tiny_weights(tied=True)
     extra = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(8, np.float32),
-        "lm_head.weight": np.zeros((300, 64), np.float32),
+        "lm_head.weight": weights["model.embed_tokens.weight"],
     }
-    write_safetensors(folder / "model.safetensors", tiny_weights(tied=True) | extra)
-    load_model(folder, device)
+    write_safetensors(folder / "model.safetensors", weights | extra)
+    assert load_model(folder, device).config.tie_word_embeddings
 
 
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny_model import write_tiny_llama
 from weights.fake_hub import FakeHub, files_of, running
 
-from fastpaged.errors import ModelFormatError, ModelNotFoundError
+from fastpaged.errors import InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.weights.hub import Hub
 from fastpaged.weights.local_model import local_model
 
@@ -20,8 +21,11 @@ from fastpaged.weights.local_model import local_model
 class NotedHub(Hub):
     """Fetches nothing: it raises what it was asked for."""
 
-    def fetch(self, repository: str, gguf: str | None = None) -> Path:
-        raise LookupError(repository, gguf)
+    def fetch(self, repository: str, gguf: str | None = None, *, revision: str | None = None, **_: Any) -> Path:
+        raise LookupError(repository, gguf, *filter(None, [revision]))
+
+    def fetch_small(self, repository: str, *, revision: str | None = None) -> Path:
+        raise LookupError("small", repository, *filter(None, [revision]))
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +44,9 @@ def tiny_hub(tiny_llama: Path) -> Iterator[FakeHub]:
         yield hub
 
 
-def asked_for(name: str) -> tuple[object, ...]:
+def asked_for(name: str, **how: Any) -> tuple[object, ...]:
     with pytest.raises(ModelNotFoundError) as error:
-        local_model(name, NotedHub())
+        local_model(name, NotedHub(), **how)
     assert isinstance(error.value.__cause__, LookupError)
     return error.value.__cause__.args
 
@@ -73,6 +77,22 @@ def test_a_name_that_is_nowhere_here_is_asked_of_the_hub(setting: str | None, mo
     assert asked_for("org/name") == ("org/name", None)
     assert asked_for("Org_1/na.me-2") == ("Org_1/na.me-2", None)
     assert asked_for("org/name/a.Q4_K.gguf") == ("org/name", "a.Q4_K.gguf")
+
+
+def test_a_revision_is_the_hub_s_alone(models: Path) -> None:
+    (models / "org/name").mkdir(parents=True)
+    assert asked_for("org/name", revision="v1") == ("org/name", None, "v1")
+    assert asked_for("org/name/a.gguf", revision="v1") == ("org/name", "a.gguf", "v1")
+    with pytest.raises(InvalidRequestError, match="revision must be None for a path, which .* is, got 'v1'"):
+        local_model(str(models), NotedHub(), revision="v1")
+
+
+def test_without_weights_only_what_lies_beside_them_is_asked_for(models: Path) -> None:
+    assert asked_for("org/name", without_weights=True) == ("small", "org/name")
+    assert asked_for("org/name", without_weights=True, revision="v1") == ("small", "org/name", "v1")
+    assert asked_for("org/name/a.gguf", without_weights=True) == ("org/name", "a.gguf")
+    (models / "org/name").mkdir(parents=True)
+    assert local_model("org/name", NotedHub(), without_weights=True) == models / "org/name"
 
 
 PATHS = ["name", "a.gguf", "org/a.gguf", "./name", "../name", "org/../name", "/org/name", "org/name/", "a/b/c", "a//b"]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from tiny_model import tiny_config, to_bfloat16
 
-from fastpaged.config import ModelConfig
+from fastpaged.config.keys import Keys
 from fastpaged.models.llama import Llama
 
 Array = npt.NDArray[np.float32]
@@ -42,7 +42,7 @@ def write_tiny_gguf(path: Path, weights: Mapping[str, Array], kind: str = "BF16"
 
 def write_gguf(path: Path, hf_config: Mapping[str, object], stored: Mapping[str, tuple[Bytes, str]]) -> Path:
     """stored: Hugging Face name -> (bytes of each row, kind); a name that is none goes into the file as it is."""
-    config = ModelConfig.from_hf(hf_config)
+    config = Llama.config_from_hf(Keys("config.json", hf_config))
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -51,7 +51,7 @@ def write_gguf(path: Path, hf_config: Mapping[str, object], stored: Mapping[str,
     writer.add_head_count(config.num_heads)
     writer.add_head_count_kv(config.num_kv_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_theta)
+    writer.add_rope_freq_base(config.rope.theta)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_vocab_size(config.vocab_size)
     names = Llama.gguf_names(config)

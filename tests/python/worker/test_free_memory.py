@@ -78,6 +78,14 @@ def test_a_version_1_group_is_understood_too(tmp_path: Path) -> None:
     assert free_memory_bytes(write(tmp_path, MEMINFO | group)) == 2 * GIB
 
 
+def test_the_limit_of_the_address_space_counts(tmp_path: Path) -> None:
+    row = "Max address space         {}           unlimited            bytes\n"
+    files = MEMINFO | {"proc/self/status": f"VmPeak:\t 999 kB\nVmSize:\t {1 << 20} kB\n"}
+    for limit, expected in (("unlimited", 8 * GIB), (str(64 * GIB), 8 * GIB), (str(6 * GIB), 5 * GIB), ("1", 0)):
+        files["proc/self/limits"] = "Limit  Soft Limit  Hard Limit  Units\n" + row.format(limit)
+        assert free_memory_bytes(write(tmp_path, files)) == expected
+
+
 def test_where_linux_says_nothing_the_system_is_asked(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path) > 0
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from forced import greedy, last_logits, scheduler_of
-from tiny_model import write_tiny_llama
+from tiny_model import tiny_config, tiny_weights, write_json, write_safetensors, write_tiny_llama
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
-from fastpaged.errors import InvalidRequestError, ModelNotFoundError
+from fastpaged.errors import InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.worker.worker import Worker
 
@@ -35,6 +35,31 @@ def test_the_context_is_the_models_unless_a_shorter_one_is_asked_for(model: Path
     assert Worker(settings(model, max_model_len=40)).max_model_len == 40
     with pytest.raises(InvalidRequestError, match="max_model_len must be at most 512.*, got 513"):
         Worker(settings(model, max_model_len=513))
+    assert Worker(settings(model, max_model_len=-1, num_blocks=5)).max_model_len == 80
+
+
+def test_what_cannot_fit_is_said_before_a_weight_is_loaded(model: Path) -> None:
+    calls: list[tuple[str, int, int]] = []
+    with pytest.raises(InvalidRequestError, match="the KV pool must hold at least one block of 16 tokens: need"):
+        Worker(settings(model, num_blocks=None, kv_cache_memory_bytes=1), lambda *call: calls.append(call))
+    assert calls == []
+
+
+def test_a_model_that_cannot_fit_is_refused_before_a_weight_is_loaded(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastpaged.worker.worker.free_memory_bytes", lambda: 30_000)
+    calls: list[tuple[str, int, int]] = []
+    for changes in ({}, {"num_blocks": None}, {"num_blocks": None, "max_model_len": -1}):
+        with pytest.raises(InvalidRequestError, match=r"for the weights, .* rotary tables .* have 30000; the weights"):
+            Worker(settings(model, **changes), lambda *call: calls.append(call))
+    assert calls == []
+
+
+@pytest.mark.parametrize(("dtype", "element"), [("auto", np.uint16), ("bfloat16", np.uint16), ("float32", np.float32)])
+def test_the_kv_cache_is_kept_in_the_dtype_of_the_model(model: Path, dtype: str, element: type) -> None:
+    worker = Worker(settings(model, dtype=dtype, swap_space=0.001))
+    assert worker.kv_memory.array.dtype == worker.kv_memory.host_array.dtype == element
 
 
 def test_the_device_is_as_asked_for(model: Path) -> None:
@@ -55,6 +80,14 @@ def test_an_op_table_nobody_knows_is_refused_by_name(model: Path, monkeypatch: p
 def test_a_model_that_is_not_there_is_a_typed_error(tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="nowhere"):
         Worker(settings(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 272])
+def test_heads_that_no_kernel_serves_are_refused_before_anything_is_loaded(head_dim: int, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", tiny_config() | {"head_dim": head_dim})
+    write_safetensors(tmp_path / "model.safetensors", tiny_weights())
+    with pytest.raises(ModelFormatError, match=f"head_dim must be a multiple of 16, at most 256, .* got {head_dim}"):
+        Worker(settings(tmp_path))
 
 
 def test_progress_is_reported(model: Path) -> None:

@@ -15,8 +15,11 @@
 
 #include "fastpaged/ops/cpu/amx_tile.h"
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/pair_tiles.h"
+#include "fastpaged/ops/cpu/ops.h"
+#include "fastpaged/ops/cpu/weight_panels.h"
+#include "fastpaged/ops/op_table.h"
 #include "fastpaged/ops/params.h"
+#include "fastpaged/ops/validate.h"
 
 namespace fastpaged::cpu {
 
@@ -103,7 +106,14 @@ class AmxBlock {
   BFloat16 tail_[kAmxRows][kTileDepth] = {};
 };
 
-// REQUIRES: params are valid for a weight packed as pair tiles.
+// sums + bias (if given) -> out
+inline void write_sums(const float* sums, const float* bias, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    out[i] = bias == nullptr ? sums[i] : sums[i] + bias[i];
+  }
+}
+
+// REQUIRES: params are valid for a weight in panels of bfloat16.
 template <typename Tiles>
 void amx_linear(const LinearParams& params, ThreadPool& pool) {
   const std::int64_t num_rows = params.x.shape[0];
@@ -115,10 +125,11 @@ void amx_linear(const LinearParams& params, ThreadPool& pool) {
   const auto* weight = reinterpret_cast<const BFloat16*>(params.weight->data());
   for_each_tile(pool, panel_tiles * row_tiles, [&](std::int64_t tile) {
     const std::int64_t panel = tile / row_tiles * kAmxPanels;
-    const BFloat16* first = weight + panel * panel_elements(in_features);
-    const BFloat16* second = panel + 1 < panels ? first + panel_elements(in_features) : first;
+    const BFloat16* first = weight + panel * panel_elements<BFloat16>(in_features);
+    const BFloat16* second = panel + 1 < panels ? first + panel_elements<BFloat16>(in_features) : first;
     const std::int64_t column = panel * kPanelWidth;
     const std::int64_t width = std::min(kAmxPanels * kPanelWidth, out_features - column);
+    const float* bias = params.bias.empty() ? nullptr : params.bias.ptr<const float>() + column;
     const std::int64_t end = std::min(num_rows, (tile % row_tiles + 1) * kAmxRowsPerTile);
     Tiles tiles;
     TileRowCounts configured{};
@@ -132,10 +143,26 @@ void amx_linear(const LinearParams& params, ThreadPool& pool) {
       }
       block.multiply(tiles, first, second, sums);
       for (std::int64_t r = 0; r < rows; ++r) {
-        std::copy_n(sums + r * kAmxPanels * kPanelWidth, width, params.out.row<float>(row + r) + column);
+        write_sums(sums + r * kAmxPanels * kPanelWidth, bias, width, params.out.row<float>(row + r) + column);
       }
     }
   });
+}
+
+// Float32 has no tiles: those layers are the avx512 table's.
+template <typename Tiles>
+OpTable amx_table_of() {
+  OpTable table = avx512::table();
+  table.isa = Tiles::kIsaName;
+  table.pack_linear = [](std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+    return pack_panels(parts, dtype, Tiles::kIsaName, pool);
+  };
+  table.linear = [](const LinearParams& params, ThreadPool& pool) {
+    validate(params, Tiles::kIsaName);
+    params.weight->dtype() == DType::kBFloat16 ? amx_linear<Tiles>(params, pool)
+                                               : avx512::multiply_panels(params, pool);
+  };
+  return table;
 }
 
 }  // namespace fastpaged::cpu

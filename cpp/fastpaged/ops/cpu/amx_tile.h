@@ -2,6 +2,7 @@
 // linear_amx_emulated.cc carries them out in software, so that everything around them is proved on a CPU without AMX.
 // Each defines a class, local to its file, with
 //
+//   kIsaName               name of the op table
 //   configure(rows)        rows[t] rows of 64 bytes for register t (0: not used); all registers become zero
 //   zero<T>()              tilezero
 //   load<T>(from, stride)  tileloadd: rows[T] rows of 64 bytes, `stride` bytes apart

@@ -7,8 +7,10 @@
 namespace fastpaged::cpu {
 namespace {
 
-// With fewer work items than this, the spans of long contexts are computed apart. A matter of shape, not of threads.
+// With fewer work items than this, the spans of long contexts are computed apart, as long as their partials take no
+// more memory than that. A matter of shape, not of threads; and of speed alone: the bits are the same.
 constexpr std::int64_t kEnoughWorks = 128;
+constexpr std::int64_t kMaxPartialFloats = std::int64_t{16} << 20;
 
 // Calls fn for each work item, in the order of the plan.
 template <typename Fn>
@@ -22,13 +24,15 @@ void for_each_work(const PagedAttentionParams& params, const Fn& fn) {
     const std::int64_t num_rows = num_queries * group_size;
     for (std::int64_t row = 0; row < num_rows; row += kRowsPerWork) {
       const std::int64_t row_end = std::min(num_rows, row + kRowsPerWork);
-      const std::int64_t last_position = first_position + (row_end - 1) / group_size;
+      const std::int64_t first_span = first_seen(first_position + row / group_size, params.window) / kSpan;
+      const std::int64_t last_span = (first_position + (row_end - 1) / group_size) / kSpan;
       for (std::int64_t head = 0; head < num_kv_heads; ++head) {
         fn(AttentionWork{.sequence = s,
                          .kv_head = head,
                          .row_begin = row,
                          .row_end = row_end,
-                         .num_spans = last_position / kSpan + 1});
+                         .first_span = first_span,
+                         .num_spans = last_span - first_span + 1});
       }
     }
   }
@@ -39,11 +43,11 @@ struct PlanSizes {
   std::int64_t tiles = 0;
   std::int64_t joins = 0;
   std::int64_t partial_rows = 0;
-  [[nodiscard]] bool spans_apart() const { return works < kEnoughWorks; }
+  bool spans_apart = false;
 };
 
-PlanSizes measure(const PagedAttentionParams& params) {
-  PlanSizes apart;  // as if spans were always computed apart
+PlanSizes measure(const PagedAttentionParams& params, std::int64_t partial_size) {
+  PlanSizes apart{.spans_apart = true};
   for_each_work(params, [&](const AttentionWork& work) {
     ++apart.works;
     apart.tiles += work.num_spans;
@@ -52,7 +56,8 @@ PlanSizes measure(const PagedAttentionParams& params) {
       apart.partial_rows += work.num_spans * (work.row_end - work.row_begin);
     }
   });
-  return apart.spans_apart() ? apart : PlanSizes{.works = apart.works, .tiles = apart.works};
+  const bool worthwhile = apart.works < kEnoughWorks && apart.partial_rows * partial_size <= kMaxPartialFloats;
+  return worthwhile ? apart : PlanSizes{.works = apart.works, .tiles = apart.works};
 }
 
 template <typename T>
@@ -72,7 +77,7 @@ std::span<T> take(std::byte*& memory, std::int64_t count) {
 }  // namespace
 
 AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t partial_size, Workspace& workspace) {
-  const PlanSizes sizes = measure(params);
+  const PlanSizes sizes = measure(params, partial_size);
   std::byte* memory =
       workspace.reserve(bytes_of<AttentionWork>(sizes.works) + bytes_of<AttentionTile>(sizes.tiles) +
                         bytes_of<std::int64_t>(sizes.joins) + bytes_of<float>(sizes.partial_rows * partial_size));
@@ -88,7 +93,7 @@ AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t pa
   std::int64_t partials = 0;
   for_each_work(params, [&](AttentionWork work) {
     const std::int64_t index = next_work - plan.works.begin();
-    const bool apart = sizes.spans_apart() && work.num_spans > 1;
+    const bool apart = sizes.spans_apart && work.num_spans > 1;
     if (apart) {
       work.partials = partials;
       partials += work.num_spans * (work.row_end - work.row_begin) * partial_size;
@@ -100,19 +105,6 @@ AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t pa
     *next_work++ = work;
   });
   return plan;
-}
-
-void AttentionProblem::locate_keys(const AttentionWork& work, std::int64_t first_key, std::int64_t num_keys,
-                                   const BFloat16** key_at) const {
-  const auto* blocks = params_.block_tables.row<const std::int32_t>(work.sequence);
-  const std::int64_t end = first_key + num_keys;
-  for (std::int64_t position = first_key; position < end;) {
-    const std::int64_t block_end = std::min(end, (position / cache_.block_size + 1) * cache_.block_size);
-    const BFloat16* key = cache_.key(blocks[position / cache_.block_size], work.kv_head, position % cache_.block_size);
-    for (; position < block_end; ++position, key += cache_.token_stride) {
-      *key_at++ = key;
-    }
-  }
 }
 
 }  // namespace fastpaged::cpu

@@ -1,16 +1,20 @@
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/ops.h"
-#include "fastpaged/ops/cpu/vector_math.h"
-#include "fastpaged/ops/row_tiles.h"
+#include "fastpaged/ops/cpu/vector.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
+#include "fastpaged/ops/element.h"
 #include "fastpaged/ops/validate.h"
 
-namespace fastpaged::cpu {
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
-static void widen(const BFloat16* from, std::int64_t size, float* to) {
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
+// position: null for none.
+template <typename Element>
+static void embed(const Element* row, float scale, const float* position, std::int64_t size, float* out) {
+  const Floats scales = set1(scale);
   for (std::int64_t i = 0; i < size; i += kLanes) {
-    const __mmask16 lanes = first_lanes(size - i);
-    _mm512_mask_storeu_ps(to + i, lanes, load_bfloat16(from + i, lanes));
+    const std::int64_t count = size - i;
+    const Floats scaled = mul(load(row + i, count), scales);
+    store(out + i, position == nullptr ? scaled : add(scaled, load(position + i, count)), count);
   }
 }
 FASTPAGED_END_TARGET
@@ -18,13 +22,16 @@ FASTPAGED_END_TARGET
 void embedding(const EmbeddingParams& params, ThreadPool& pool) {
   validate(params);
   const auto* token_ids = params.token_ids.ptr<const std::int32_t>();
+  const auto* positions = params.positions.ptr<const std::int32_t>();
+  const bool has_positions = !params.position_table.empty();
   const std::int64_t hidden = params.out.shape[1];
-  const RowTiles tiles = RowTiles::of_size(params.out.shape[0], hidden);
-  for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
-    for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
-      widen(params.table.row<const BFloat16>(token_ids[t]), hidden, params.out.row<float>(t));
-    }
+  with_element(params.table.dtype, [&](auto element) {
+    for_each_row(pool, params.out.shape[0], hidden, [&](std::int64_t t) {
+      const float* position = has_positions ? params.position_table.row<const float>(positions[t]) : nullptr;
+      embed(params.table.row<const decltype(element)>(token_ids[t]), params.scale, position, hidden,
+            params.out.row<float>(t));
+    });
   });
 }
 
-}  // namespace fastpaged::cpu
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

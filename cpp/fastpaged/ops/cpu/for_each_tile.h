@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/row_tiles.h"
 
 namespace fastpaged::cpu {
 
@@ -28,6 +29,17 @@ void for_each_tile(ThreadPool& pool, std::int64_t num_tiles, const Fn& fn) {
   pool.parallel_for(num_tiles, [&](std::int64_t tile, int) {
     const KernelFloatMode mode;
     fn(tile);
+  });
+}
+
+// fn(row) for each of num_rows rows of row_size elements, in tiles of several.
+template <typename Fn>
+void for_each_row(ThreadPool& pool, std::int64_t num_rows, std::int64_t row_size, const Fn& fn) {
+  const RowTiles tiles = RowTiles::of_size(num_rows, row_size);
+  for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
+    for (std::int64_t row = tiles.begin(tile); row < tiles.end(tile); ++row) {
+      fn(row);
+    }
   });
 }
 

@@ -1,29 +1,16 @@
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/ops.h"
-#include "fastpaged/ops/cpu/vector_math.h"
-#include "fastpaged/ops/row_tiles.h"
+#include "fastpaged/ops/cpu/row_math.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/validate.h"
 
-namespace fastpaged::cpu {
-
-FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
-static void copy(const float* from, std::int64_t size, float* to) {
-  for (std::int64_t i = 0; i < size; i += kLanes) {
-    const __mmask16 lanes = first_lanes(size - i);
-    _mm512_mask_storeu_ps(to + i, lanes, _mm512_maskz_loadu_ps(lanes, from + i));
-  }
-}
-FASTPAGED_END_TARGET
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
 void gather_rows(const GatherRowsParams& params, ThreadPool& pool) {
   validate(params);
   const auto* rows = params.rows.ptr<const std::int32_t>();
-  const RowTiles tiles = RowTiles::of_size(params.out.shape[0], params.out.shape[1]);
-  for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
-    for (std::int64_t r = tiles.begin(tile); r < tiles.end(tile); ++r) {
-      copy(params.x.row<const float>(rows[r]), params.out.shape[1], params.out.row<float>(r));
-    }
-  });
+  const std::int64_t size = params.out.shape[1];
+  for_each_row(pool, params.out.shape[0], size,
+               [&](std::int64_t r) { convert(params.x.row<const float>(rows[r]), size, params.out.row<float>(r)); });
 }
 
-}  // namespace fastpaged::cpu
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

@@ -1,149 +1,192 @@
-// Linear layers with the AVX-512 bfloat16 dot product. Each output element is one accumulator that takes its pairs of k
-// in order, from the first to the last, whatever the number of rows: blocking only decides who is computed beside whom.
+// Linear layers. Each output element is one accumulator that takes its k in order, in bfloat16 two at a time, from the
+// first to the last, whatever the number of rows: blocking only decides who is computed beside whom.
 #include <algorithm>
-#include <cstring>
 
 #include "fastpaged/ops/cpu/for_each_tile.h"
-#include "fastpaged/ops/cpu/ops.h"
-#include "fastpaged/ops/cpu/pair_tiles.h"
-#include "fastpaged/ops/cpu/vector_math.h"
+#include "fastpaged/ops/cpu/vector.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
+#include "fastpaged/ops/cpu/weight_panels.h"
+#include "fastpaged/ops/element.h"
 #include "fastpaged/ops/validate.h"
 
-namespace fastpaged::cpu {
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 namespace {
 
-constexpr std::int64_t kPanelsPerTile = 3;  // with 8 rows: 24 accumulators of 32 registers
-constexpr std::int64_t kRowsPerBlock = 8;
-constexpr std::int64_t kRowsPerTile = 128;    // read the weights once for these
-constexpr std::int64_t kPrefetch = 4096 / 2;  // elements ahead in each panel
+constexpr bool kManyRegisters = kLanes == 16;  // 32 of them; else 16
+constexpr std::int64_t kPanelsPerTile = kManyRegisters ? 3 : 2;
+constexpr std::int64_t kRowsPerTile = 128;     // read the weights once for these
+constexpr std::int64_t kPrefetchBytes = 4096;  // ahead in each panel
+constexpr int kVectorsPerPanel = kPanelWidth / kLanes;
 
+// Rows side by side, so that the accumulators and what they are fed from stay in registers.
+constexpr int rows_per_block(int panels) {
+  return kManyRegisters ? 8 : panels == 1 ? 4 : 1;
+}
+
+// All rows of a tile against neighbouring panels.
+template <typename A>
 struct Block {
-  const BFloat16* x;
+  const A* x;
   std::int64_t x_stride;
-  const BFloat16* weight;  // first panel
+  const A* weight;  // first panel
   std::int64_t panel_stride;
   std::int64_t in_features;
-  float* out;
+  const float* bias;  // from the first panel on; null for none
+  float* out;         // likewise
   std::int64_t out_stride;
-  __mmask16 last_columns;  // of the last panel
+  std::int64_t width;  // outputs there are from the first panel on
 };
 
 }  // namespace
 
-FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 
-static inline __m512bh broadcast_pair(const BFloat16* pair) {
-  std::int32_t bits;
-  std::memcpy(&bits, pair, sizeof(bits));
-  return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+static inline Pairs load_weights(const BFloat16* from) {
+  return load_pairs(from);
+}
+static inline Floats load_weights(const float* from) {
+  return load(from);
+}
+static inline Pairs broadcast(const BFloat16* from) {
+  return broadcast_pair(from);
+}
+static inline Floats broadcast(const float* from) {
+  return set1(*from);
+}
+static inline Floats multiply_add(Pairs x, Pairs weights, Floats sum) {
+  return dot(x, weights, sum);
+}
+static inline Floats multiply_add(Floats x, Floats weights, Floats sum) {
+  return fma(x, weights, sum);
 }
 
-template <int kRows, int kPanels>
-static void multiply(const Block& block) {
-  __m512 sums[kRows][kPanels];
+// The k from `weight` on, of which there are kDepthStep, for all rows and panels. x: of the first row.
+template <int kRows, int kPanels, typename A>
+static inline void step(const A* x, std::int64_t x_stride, const A* weight, std::int64_t panel_stride,
+                        Floats (&sums)[kRows][kPanels * kVectorsPerPanel]) {
+  constexpr int kVectors = kPanels * kVectorsPerPanel;
+  decltype(load_weights(weight)) weights[kVectors];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) {
-      sums[r][p] = _mm512_setzero_ps();
-    }
-  }
-  const BFloat16* weight = block.weight;
-  const std::int64_t even = block.in_features & ~std::int64_t{1};
-  for (std::int64_t k = 0; k < even; k += 2, weight += kPairVector) {
-    __m512bh pairs[kPanels];
-#pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) {
-      pairs[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weight + p * block.panel_stride));
-      _mm_prefetch(reinterpret_cast<const char*>(weight + p * block.panel_stride + kPrefetch), _MM_HINT_T0);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh x = broadcast_pair(block.x + r * block.x_stride + k);
-#pragma GCC unroll 8
-      for (int p = 0; p < kPanels; ++p) {
-        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], x, pairs[p]);
-      }
-    }
-  }
-  if (even < block.in_features) {
-    for (int r = 0; r < kRows; ++r) {
-      const BFloat16 pair[2] = {block.x[r * block.x_stride + even], BFloat16{0}};
-      for (int p = 0; p < kPanels; ++p) {
-        const auto weights = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weight + p * block.panel_stride));
-        sums[r][p] = _mm512_dpbf16_ps(sums[r][p], broadcast_pair(pair), weights);
-      }
+  for (int v = 0; v < kVectors; ++v) {
+    const A* panel = weight + v / kVectorsPerPanel * panel_stride;
+    weights[v] = load_weights(panel + v % kVectorsPerPanel * kLanes * kDepthStep<A>);
+    if (v % kVectorsPerPanel == 0) {
+      _mm_prefetch(reinterpret_cast<const char*>(panel) + kPrefetchBytes, _MM_HINT_T0);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+    const auto value = broadcast(x + r * x_stride);
 #pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) {
-      const __mmask16 columns = p == kPanels - 1 ? block.last_columns : static_cast<__mmask16>(0xFFFF);
-      _mm512_mask_storeu_ps(block.out + r * block.out_stride + p * kPanelWidth, columns, sums[r][p]);
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = multiply_add(value, weights[v], sums[r][v]);
     }
   }
 }
 
-template <int kPanels>
-static void multiply_rows(Block block, std::int64_t num_rows) {
-  using Multiply = void (*)(const Block&);
-  static constexpr Multiply kByRows[] = {nullptr,
-                                         &multiply<1, kPanels>,
-                                         &multiply<2, kPanels>,
-                                         &multiply<3, kPanels>,
-                                         &multiply<4, kPanels>,
-                                         &multiply<5, kPanels>,
-                                         &multiply<6, kPanels>,
-                                         &multiply<7, kPanels>,
-                                         &multiply<8, kPanels>};
-  while (num_rows > 0) {
-    const std::int64_t rows = num_rows < kRowsPerBlock ? num_rows : kRowsPerBlock;
-    kByRows[rows](block);
-    block.x += rows * block.x_stride;
-    block.out += rows * block.out_stride;
-    num_rows -= rows;
+template <int kRows, int kPanels, typename A>
+static void multiply(const Block<A>& block, std::int64_t row) {
+  constexpr int kVectors = kPanels * kVectorsPerPanel;
+  constexpr std::int64_t kStep = kDepthStep<A>;
+  Floats sums[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = zero();
+    }
+  }
+  const A* x = block.x + row * block.x_stride;
+  const A* weight = block.weight;
+  const std::int64_t whole = block.in_features / kStep * kStep;
+  for (std::int64_t k = 0; k < whole; k += kStep, weight += kPanelWidth * kStep) {
+    step<kRows, kPanels>(x + k, block.x_stride, weight, block.panel_stride, sums);
+  }
+  if (whole < block.in_features) {  // the last pair is half there: beyond the row lies another, or nothing
+    A last[kRows][kStep] = {};
+    for (int r = 0; r < kRows; ++r) {
+      last[r][0] = x[r * block.x_stride + whole];
+    }
+    step<kRows, kPanels>(last[0], kStep, weight, block.panel_stride, sums);
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t column = v * kLanes;
+      const std::int64_t count = block.width - column;
+      const Floats sum = block.bias == nullptr ? sums[r][v] : add(sums[r][v], load(block.bias + column, count));
+      store(block.out + (row + r) * block.out_stride + column, sum, count);
+    }
+  }
+}
+
+// Rows from `row` on: blocks of kRows, then blocks of fewer for the rest.
+template <int kPanels, int kRows = rows_per_block(kPanels), typename A>
+static void multiply_rows(const Block<A>& block, std::int64_t num_rows, std::int64_t row = 0) {
+  for (; row + kRows <= num_rows; row += kRows) {
+    multiply<kRows, kPanels>(block, row);
+  }
+  if constexpr (kRows > 1) {
+    multiply_rows<kPanels, kRows - 1>(block, num_rows, row);
+  }
+}
+
+// Few rows take several panels at once, to have several streams and sums on their way. With few registers, many rows
+// take one panel after the other.
+template <typename A>
+static void multiply_tile(Block<A> block, std::int64_t panels, std::int64_t num_rows) {
+  if constexpr (kManyRegisters) {
+    if (panels == 3) {
+      return multiply_rows<3>(block, num_rows);
+    }
+  }
+  if (panels == 2 && (kManyRegisters || num_rows <= rows_per_block(2))) {
+    return multiply_rows<2>(block, num_rows);
+  }
+  for (std::int64_t p = 0; p < panels; ++p) {
+    multiply_rows<1>(block, num_rows);
+    block.weight += block.panel_stride;
+    block.bias += block.bias == nullptr ? 0 : kPanelWidth;
+    block.out += kPanelWidth;
+    block.width -= kPanelWidth;
   }
 }
 
 FASTPAGED_END_TARGET
 
-PackedLinear pack_linear_avx512(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "avx512", pool);
-}
-
-void linear_avx512(const LinearParams& params, ThreadPool& pool) {
-  validate(params, "avx512");
+void multiply_panels(const LinearParams& params, ThreadPool& pool) {
   const std::int64_t num_rows = params.x.shape[0];
-  const std::int64_t out_features = params.weight->out_features();
-  const std::int64_t panels = num_panels(out_features);
+  const std::int64_t in_features = params.weight->in_features();
+  const std::int64_t panels = num_panels(params.weight->out_features());
   const std::int64_t panel_tiles = (panels + kPanelsPerTile - 1) / kPanelsPerTile;
   const std::int64_t row_tiles = (num_rows + kRowsPerTile - 1) / kRowsPerTile;
-  const std::int64_t panel_stride = panel_elements(params.weight->in_features());
-  const auto* weight = reinterpret_cast<const BFloat16*>(params.weight->data());
-  // Row tiles run fastest: the panels of one tile serve them all while they are in the cache.
-  for_each_tile(pool, panel_tiles * row_tiles, [&](std::int64_t tile) {
-    const std::int64_t panel = tile / row_tiles * kPanelsPerTile;
-    const std::int64_t row = tile % row_tiles * kRowsPerTile;
-    const std::int64_t count = std::min(kPanelsPerTile, panels - panel);
-    const Block block{.x = params.x.row<const BFloat16>(row),
-                      .x_stride = params.x.strides[0],
-                      .weight = weight + panel * panel_stride,
-                      .panel_stride = panel_stride,
-                      .in_features = params.weight->in_features(),
-                      .out = params.out.row<float>(row) + panel * kPanelWidth,
-                      .out_stride = params.out.strides[0],
-                      .last_columns = first_lanes(out_features - (panel + count - 1) * kPanelWidth)};
-    const std::int64_t rows = std::min(kRowsPerTile, num_rows - row);
-    switch (count) {
-      case 1:
-        return multiply_rows<1>(block, rows);
-      case 2:
-        return multiply_rows<2>(block, rows);
-      default:
-        return multiply_rows<3>(block, rows);
-    }
+  with_element(params.weight->dtype(), [&](auto element) {
+    using A = decltype(element);
+    const std::int64_t panel_stride = panel_elements<A>(in_features);
+    const auto* weight = reinterpret_cast<const A*>(params.weight->data());
+    // Row tiles run fastest: the panels of one tile serve them all while they are in the cache.
+    for_each_tile(pool, panel_tiles * row_tiles, [&](std::int64_t tile) {
+      const std::int64_t panel = tile / row_tiles * kPanelsPerTile;
+      const std::int64_t row = tile % row_tiles * kRowsPerTile;
+      const std::int64_t column = panel * kPanelWidth;
+      const Block<A> block{.x = params.x.row<const A>(row),
+                           .x_stride = params.x.strides[0],
+                           .weight = weight + panel * panel_stride,
+                           .panel_stride = panel_stride,
+                           .in_features = in_features,
+                           .bias = params.bias.empty() ? nullptr : params.bias.ptr<const float>() + column,
+                           .out = params.out.row<float>(row) + column,
+                           .out_stride = params.out.strides[0],
+                           .width = params.weight->out_features() - column};
+      multiply_tile(block, std::min(kPanelsPerTile, panels - panel), std::min(kRowsPerTile, num_rows - row));
+    });
   });
 }
 
-}  // namespace fastpaged::cpu
+void linear(const LinearParams& params, ThreadPool& pool) {
+  validate(params, kIsaName);
+  multiply_panels(params, pool);
+}
+
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

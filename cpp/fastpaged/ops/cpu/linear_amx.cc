@@ -3,7 +3,6 @@
 
 #include "fastpaged/ops/cpu/amx_linear.h"
 #include "fastpaged/ops/cpu/ops.h"
-#include "fastpaged/ops/validate.h"
 
 namespace fastpaged::cpu {
 namespace {
@@ -11,6 +10,8 @@ namespace {
 // As assembly, not intrinsics: with GCC those are macros that take literal register numbers.
 class AmxTiles {
  public:
+  static constexpr const char* kIsaName = "amx";
+
   AmxTiles() = default;
   ~AmxTiles() { asm volatile("tilerelease" ::: "memory"); }
   AmxTiles(const AmxTiles&) = delete;
@@ -51,13 +52,8 @@ class AmxTiles {
 
 }  // namespace
 
-PackedLinear pack_linear_amx(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "amx", pool);
-}
-
-void linear_amx(const LinearParams& params, ThreadPool& pool) {
-  validate(params, "amx");
-  amx_linear<AmxTiles>(params, pool);
+OpTable amx_table() {
+  return amx_table_of<AmxTiles>();
 }
 
 }  // namespace fastpaged::cpu

@@ -6,7 +6,6 @@
 #include "fastpaged/ops/cpu/intrinsics.h"
 #include "fastpaged/ops/cpu/ops.h"
 #include "fastpaged/ops/cpu/target_region.h"
-#include "fastpaged/ops/validate.h"
 
 namespace fastpaged::cpu {
 
@@ -40,6 +39,8 @@ namespace {
 
 class EmulatedAmxTiles {
  public:
+  static constexpr const char* kIsaName = "amx_emulated";
+
   void configure(const TileRowCounts& rows) {
     rows_ = rows;
     std::memset(tiles_, 0, sizeof(tiles_));
@@ -73,13 +74,8 @@ class EmulatedAmxTiles {
 
 }  // namespace
 
-PackedLinear pack_linear_amx_emulated(std::span<const TensorView> parts, ThreadPool& pool) {
-  return pack_pair_tiles(parts, "amx_emulated", pool);
-}
-
-void linear_amx_emulated(const LinearParams& params, ThreadPool& pool) {
-  validate(params, "amx_emulated");
-  amx_linear<EmulatedAmxTiles>(params, pool);
+OpTable amx_emulated_table() {
+  return amx_table_of<EmulatedAmxTiles>();
 }
 
 }  // namespace fastpaged::cpu

@@ -6,7 +6,8 @@
 // internal linkage inside. No templates of the standard library are called there (their copies would be shared).
 #pragma once
 
-// What the `avx512` table needs; CpuFeatures::avx512_bf16 says whether this CPU has it.
+// What the tables need; CpuFeatures::avx2_fma and avx512_bf16 say whether this CPU has it.
+#define FASTPAGED_AVX2_FEATURES "avx2,fma"
 #define FASTPAGED_AVX512_FEATURES "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
 
 #define FASTPAGED_PRAGMA(text) _Pragma(#text)

@@ -1,59 +1,55 @@
-// Sixteen floats at a time: what the AVX-512 kernels share. Include it before opening a target region.
+// Functions of every lane, from the few of vector.h: the same steps in float32 for every instruction set.
 #pragma once
 
-#include <cstdint>
+#include "fastpaged/ops/cpu/vector.h"
 
-#include "fastpaged/base/tensor_view.h"
-#include "fastpaged/ops/cpu/intrinsics.h"
-#include "fastpaged/ops/cpu/target_region.h"
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-FASTPAGED_BEGIN_TARGET(FASTPAGED_AVX512_FEATURES)
-namespace fastpaged::cpu {
-
-constexpr std::int64_t kLanes = 16;
-
-// The first `count` lanes; all of them from 16 on.
-static inline __mmask16 first_lanes(std::int64_t count) {
-  return static_cast<__mmask16>(count >= kLanes ? 0xFFFFU : (1U << count) - 1U);
-}
-
-static inline __m512 load_bfloat16(const BFloat16* from, __mmask16 lanes = 0xFFFF) {
-  const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, from));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
-}
-
-// To the nearest, ties to even; denormals become zero.
-static inline void store_bfloat16(BFloat16* to, __m512 x, __mmask16 lanes = 0xFFFF) {
-  _mm256_mask_storeu_epi16(to, lanes, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
-}
-
-// One fixed tree: lanes 8 apart, then 4, 2, 1.
-static inline float sum_of_lanes(__m512 x) {
-  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+// coefficients[0] + coefficients[1] x + ..., by Horner's rule.
+template <int kCount>
+static inline Floats polynomial(Floats x, const float (&coefficients)[kCount]) {
+  Floats sum = set1(coefficients[kCount - 1]);
+#pragma GCC unroll 8
+  for (int i = kCount - 2; i >= 0; --i) {
+    sum = fma(sum, x, set1(coefficients[i]));
+  }
+  return sum;
 }
 
 // e^x within 2 ulp; NaN stays NaN; results below the smallest normal number are 0.
-static inline __m512 exp(__m512 x) {
+static inline Floats exp(Floats x) {
+  constexpr float kTaylor[] = {1.0F,         1.0F,          0.5F,          1.0F / 6.0F,
+                               1.0F / 24.0F, 1.0F / 120.0F, 1.0F / 720.0F, 1.0F / 5040.0F};
   // A bound comes first: max and min return their second operand when either is NaN.
-  x = _mm512_max_ps(_mm512_set1_ps(-126.0F), _mm512_min_ps(_mm512_set1_ps(126.0F), x));
-  const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504F)),
-                                        _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  x = max(set1(-126.0F), min(set1(126.0F), x));
+  const Floats n = round_to_integer(mul(x, set1(1.44269504F)));
   // ln 2 in two parts: n * high is exact.
-  __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693145752F), x);
-  r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.42860677e-6F), r);
-  __m512 sum = _mm512_set1_ps(1.0F / 5040.0F);
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F / 720.0F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F / 120.0F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F / 24.0F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F / 6.0F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(0.5F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F));
-  sum = _mm512_fmadd_ps(sum, r, _mm512_set1_ps(1.0F));
-  return _mm512_scalef_ps(sum, n);
+  const Floats r = fnma(n, set1(1.42860677e-6F), fnma(n, set1(0.693145752F), x));
+  return times_power_of_2(polynomial(r, kTaylor), n);
 }
 
-}  // namespace fastpaged::cpu
+// Within 4 ulp; NaN stays NaN, zero its sign. x + x^3 P(x^2) near 0, where 1 - 2 / (e^2x + 1) would lose its digits.
+static inline Floats tanh(Floats x) {
+  constexpr float kNearZero[] = {-0.333333284F, 0.133327827F, -0.0538524948F, 0.0210036356F, -0.00610494148F};
+  const Floats size = abs(x);
+  const Floats square = mul(x, x);
+  const Floats near_zero = fma(mul(square, x), polynomial(square, kNearZero), x);
+  const Floats rest = div(set1(2.0F), add(exp(add(size, size)), set1(1.0F)));
+  return copy_sign(if_less(size, set1(0.625F), near_zero, sub(set1(1.0F), rest)), x);
+}
+
+// Within 1.5e-7; NaN stays NaN. x P(x^2) up to 1; beyond, 1 - e^Q(|x|), which is 1 from 4 on.
+static inline Floats erf(Floats x) {
+  constexpr float kNearZero[] = {1.12837911F,    -0.37612626F,   0.112835974F,  -0.0268543288F,
+                                 0.00518931216F, -0.0008018855F, 7.8824975e-05F};
+  constexpr float kLogOfRest[] = {-0.000756968628F, -1.1259259F,     -0.639093339F,   -0.103318982F,
+                                  0.022621986F,     -0.00343686761F, 0.000317572034F, -1.33093909e-05F};
+  const Floats size = min(set1(4.0F), abs(x));
+  const Floats square = mul(x, x);
+  const Floats far = sub(set1(1.0F), exp(polynomial(size, kLogOfRest)));
+  return if_less(size, set1(1.0F), mul(x, polynomial(square, kNearZero)), copy_sign(far, x));
+}
+
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA
 FASTPAGED_END_TARGET

@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "fastpaged/ops/bfloat16.h"
+#include "fastpaged/ops/element.h"
 #include "fastpaged/ops/reference/for_each_tile.h"
 #include "fastpaged/ops/reference/ops.h"
 #include "fastpaged/ops/validate.h"
@@ -19,16 +19,15 @@ std::int64_t num_panels(std::int64_t out_features) {
   return (out_features + kWidth - 1) / kWidth;
 }
 
-// out[r][0..width) for kRows rows of x: one accumulator per element, k in order.
-template <int kRows>
-void multiply_panel(const BFloat16* panel, const TensorView& x, std::int64_t first_row, const TensorView& out,
-                    std::int64_t column) {
+// out[r][0..width) for kRows rows of x: one accumulator per element, k in order, the bias last.
+template <int kRows, typename A>
+void multiply_panel(const A* panel, const LinearParams& params, std::int64_t first_row, std::int64_t column) {
   std::array<std::array<float, kWidth>, kRows> sums{};
-  std::array<const BFloat16*, kRows> rows;
+  std::array<const A*, kRows> rows;
   for (int r = 0; r < kRows; ++r) {
-    rows[r] = x.row<const BFloat16>(first_row + r);
+    rows[r] = params.x.row<const A>(first_row + r);
   }
-  for (std::int64_t k = 0; k < x.shape[1]; ++k) {
+  for (std::int64_t k = 0; k < params.x.shape[1]; ++k) {
     std::array<float, kWidth> weights;
     for (int j = 0; j < kWidth; ++j) {
       weights[j] = to_float(panel[k * kWidth + j]);
@@ -40,31 +39,51 @@ void multiply_panel(const BFloat16* panel, const TensorView& x, std::int64_t fir
       }
     }
   }
-  const std::int64_t width = std::min(kWidth, out.shape[1] - column);
+  const std::int64_t width = std::min(kWidth, params.out.shape[1] - column);
   for (int r = 0; r < kRows; ++r) {
-    std::copy_n(sums[r].begin(), width, out.row<float>(first_row + r) + column);
+    for (std::int64_t j = 0; !params.bias.empty() && j < width; ++j) {
+      sums[r][j] += params.bias.ptr<const float>()[column + j];
+    }
+    std::copy_n(sums[r].begin(), width, params.out.row<float>(first_row + r) + column);
+  }
+}
+
+template <typename A>
+void pack_panel(const WeightRows& weight, std::int64_t panel, A* to) {
+  std::vector<A> scratch(static_cast<std::size_t>(weight.row_size()));
+  const std::int64_t first = panel * kWidth;
+  const std::int64_t last = std::min(weight.num_rows(), first + kWidth);
+  for (std::int64_t n = first; n < last; ++n) {
+    const A* row = weight.row(n, scratch.data());
+    for (std::int64_t k = 0; k < weight.row_size(); ++k) {
+      to[k * kWidth + n - first] = row[k];
+    }
+  }
+}
+
+// Rows [row, last) of one panel.
+template <typename A>
+void multiply_rows(const A* panel, const LinearParams& params, std::int64_t row, std::int64_t last,
+                   std::int64_t column) {
+  for (; row + 4 <= last; row += 4) {
+    multiply_panel<4>(panel, params, row, column);
+  }
+  for (; row < last; ++row) {
+    multiply_panel<1>(panel, params, row, column);
   }
 }
 
 }  // namespace
 
-PackedLinear pack_linear(std::span<const TensorView> parts, ThreadPool& pool) {
-  const WeightRows weight(parts);
-  const std::int64_t in_features = weight.row_size();
-  const std::int64_t panel_size = in_features * kWidth;
-  PackedLinear packed(weight.num_rows(), in_features,
-                      static_cast<std::size_t>(num_panels(weight.num_rows()) * panel_size) * sizeof(BFloat16),
-                      "scalar");
-  auto* data = reinterpret_cast<BFloat16*>(packed.data());
-  pool.parallel_for(num_panels(weight.num_rows()), [&](std::int64_t panel, int) {
-    std::vector<BFloat16> scratch(static_cast<std::size_t>(in_features));
-    const std::int64_t last = std::min(weight.num_rows(), (panel + 1) * kWidth);
-    for (std::int64_t n = panel * kWidth; n < last; ++n) {
-      const BFloat16* row = weight.row(n, scratch.data());
-      for (std::int64_t k = 0; k < in_features; ++k) {
-        data[panel * panel_size + k * kWidth + n % kWidth] = row[k];
-      }
-    }
+PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+  const WeightRows weight(parts, dtype);
+  const std::int64_t panels = num_panels(weight.num_rows());
+  const std::int64_t panel_size = weight.row_size() * kWidth;
+  PackedLinear packed(weight.num_rows(), weight.row_size(), dtype,
+                      static_cast<std::size_t>(panels * panel_size) * size_of(dtype), "scalar");
+  with_element(dtype, [&](auto element) {
+    auto* data = reinterpret_cast<decltype(element)*>(packed.data());
+    pool.parallel_for(panels, [&](std::int64_t panel, int) { pack_panel(weight, panel, data + panel * panel_size); });
   });
   return packed;
 }
@@ -73,19 +92,15 @@ void linear(const LinearParams& params, ThreadPool& pool) {
   validate(params, "scalar");
   const std::int64_t num_rows = params.x.shape[0];
   const std::int64_t panels = num_panels(params.weight->out_features());
+  const std::int64_t panel_size = params.weight->in_features() * kWidth;
   const std::int64_t row_tiles = (num_rows + kRowsPerTile - 1) / kRowsPerTile;
-  const auto* weight = reinterpret_cast<const BFloat16*>(params.weight->data());
-  for_each_tile(pool, panels * row_tiles, [&](std::int64_t tile) {
-    const std::int64_t panel = tile / row_tiles;
-    const BFloat16* weights = weight + panel * kWidth * params.weight->in_features();
-    std::int64_t row = tile % row_tiles * kRowsPerTile;
-    const std::int64_t last = std::min(num_rows, row + kRowsPerTile);
-    for (; row + 4 <= last; row += 4) {
-      multiply_panel<4>(weights, params.x, row, params.out, panel * kWidth);
-    }
-    for (; row < last; ++row) {
-      multiply_panel<1>(weights, params.x, row, params.out, panel * kWidth);
-    }
+  with_element(params.weight->dtype(), [&](auto element) {
+    const auto* weight = reinterpret_cast<const decltype(element)*>(params.weight->data());
+    for_each_tile(pool, panels * row_tiles, [&](std::int64_t tile) {
+      const std::int64_t panel = tile / row_tiles;
+      const std::int64_t row = tile % row_tiles * kRowsPerTile;
+      multiply_rows(weight + panel * panel_size, params, row, std::min(num_rows, row + kRowsPerTile), panel * kWidth);
+    });
   });
 }
 

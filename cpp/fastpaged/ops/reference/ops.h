@@ -1,4 +1,5 @@
-// The reference ops: plain loops in portable C++, a file per op. They are the judges of the fast ones.
+// The reference ops: plain loops in portable C++, a file per op, written once over the activation
+// dtype. They are the judges of the fast ones.
 // Sums run in index order, multiply and add apart, so that their bits are the same with every compiler and CPU.
 #pragma once
 
@@ -10,13 +11,17 @@
 
 namespace fastpaged::reference {
 
-PackedLinear pack_linear(std::span<const TensorView> parts, ThreadPool& pool);
+PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 void embedding(const EmbeddingParams& params, ThreadPool& pool);
 void rms_norm(const RmsNormParams& params, ThreadPool& pool);
+void layer_norm(const LayerNormParams& params, ThreadPool& pool);
 void linear(const LinearParams& params, ThreadPool& pool);
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool);
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
+void activation(const ActivationParams& params, ThreadPool& pool);
 void gated_activation(const GatedActivationParams& params, ThreadPool& pool);
+void soft_cap(const SoftCapParams& params, ThreadPool& pool);
+void add(const AddParams& params, ThreadPool& pool);
 void gather_rows(const GatherRowsParams& params, ThreadPool& pool);
 
 }  // namespace fastpaged::reference

@@ -1,4 +1,8 @@
-#include "fastpaged/ops/bfloat16.h"
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "fastpaged/ops/element.h"
 #include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/reference/for_each_tile.h"
 #include "fastpaged/ops/reference/ops.h"
@@ -8,33 +12,72 @@
 namespace fastpaged::reference {
 namespace {
 
-void rotate(const float* x, const float* cos_sin, std::int64_t head_dim, BFloat16* out) {
-  const std::int64_t half = head_dim / 2;
-  for (std::int64_t i = 0; i < half; ++i) {
-    const float cosine = cos_sin[i];
-    const float sine = cos_sin[i + half];
-    out[i] = to_bfloat16(x[i] * cosine - x[i + half] * sine);
-    out[i + half] = to_bfloat16(x[i + half] * cosine + x[i] * sine);
+// What becomes of a head of q or k: its norm, then its rotation.
+struct HeadChange {
+  const float* norm;     // [D], or null
+  float eps;             // of the norm
+  const float* cos_sin;  // [rotary] of the token's position, or null
+  std::int64_t rotary;
+};
+
+void normalize(float* head, const HeadChange& change, std::int64_t head_dim) {
+  float sum = 0.0F;
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    sum += head[i] * head[i];
+  }
+  const float scale = 1.0F / std::sqrt(sum / static_cast<float>(head_dim) + change.eps);
+  for (std::int64_t i = 0; i < head_dim; ++i) {
+    head[i] = head[i] * scale * change.norm[i];
   }
 }
 
-void write_token(const RotaryCacheWriteParams& params, const KVLayout& cache, std::int64_t t) {
+void rotate(float* head, const HeadChange& change) {
+  const std::int64_t half = change.rotary / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float cosine = change.cos_sin[i];
+    const float sine = change.cos_sin[i + half];
+    const float low = head[i];
+    const float high = head[i + half];
+    head[i] = low * cosine - high * sine;
+    head[i + half] = high * cosine + low * sine;
+  }
+}
+
+template <typename A>
+void write_head(const float* from, const HeadChange& change, std::int64_t head_dim, A* to) {
+  std::array<float, kMaxHeadDim> head;
+  std::copy_n(from, head_dim, head.begin());
+  if (change.norm != nullptr) {
+    normalize(head.data(), change, head_dim);
+  }
+  if (change.cos_sin != nullptr) {
+    rotate(head.data(), change);
+  }
+  std::transform(head.begin(), head.begin() + head_dim, to, rounded_to<A>);
+}
+
+template <typename A>
+void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache, std::int64_t t) {
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
-  const auto* cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);
   const std::int64_t slot = params.slot_mapping.ptr<const std::int32_t>()[t];
+  const std::int64_t block = slot / cache.block_size;
+  const std::int64_t offset = slot % cache.block_size;
+  HeadChange change{.norm = params.q_norm.ptr<const float>(), .eps = params.norm_eps, .cos_sin = nullptr, .rotary = 0};
+  if (!params.cos_sin.empty()) {
+    change.cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);
+    change.rotary = params.cos_sin.shape[1];
+  }
   const auto* from = params.qkv.row<const float>(t);
   for (std::int64_t head = 0; head < num_heads; ++head, from += head_dim) {
-    rotate(from, cos_sin, head_dim, params.q.row<BFloat16>(t) + head * head_dim);
+    write_head(from, change, head_dim, params.q.row<A>(t) + head * head_dim);
+  }
+  change.norm = params.k_norm.ptr<const float>();
+  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
+    write_head(from, change, head_dim, cache.key(block, head, offset));
   }
   for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    rotate(from, cos_sin, head_dim, cache.key(slot / cache.block_size, head, slot % cache.block_size));
-  }
-  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    BFloat16* value = cache.value(slot / cache.block_size, head, slot % cache.block_size);
-    for (std::int64_t i = 0; i < head_dim; ++i) {
-      value[i] = to_bfloat16(from[i]);
-    }
+    std::transform(from, from + head_dim, cache.value(block, head, offset), rounded_to<A>);
   }
 }
 
@@ -42,12 +85,14 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout& cache, st
 
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool) {
   validate(params);
-  const KVLayout cache(params.kv_cache);
   const RowTiles tiles = RowTiles::of_size(params.qkv.shape[0], params.qkv.shape[1]);
-  for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
-    for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
-      write_token(params, cache, t);
-    }
+  with_element(params.q.dtype, [&](auto element) {
+    const KVLayout<decltype(element)> cache(params.kv_cache);
+    for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
+      for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
+        write_token(params, cache, t);
+      }
+    });
   });
 }
 

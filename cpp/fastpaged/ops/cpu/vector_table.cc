@@ -1,0 +1,25 @@
+#include "fastpaged/ops/cpu/ops.h"
+#include "fastpaged/ops/cpu/vector.h"
+#include "fastpaged/ops/cpu/vector_ops.h"
+#include "fastpaged/ops/cpu/weight_panels.h"
+
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
+
+OpTable table() {
+  return {.isa = kIsaName,
+          .pack_linear = [](std::span<const TensorView> parts, DType dtype,
+                            ThreadPool& pool) { return pack_panels(parts, dtype, kIsaName, pool); },
+          .embedding = &embedding,
+          .rms_norm = &rms_norm,
+          .layer_norm = &layer_norm,
+          .linear = &linear,
+          .rotary_cache_write = &rotary_cache_write,
+          .paged_attention = &paged_attention,
+          .activation = &activation,
+          .gated_activation = &gated_activation,
+          .soft_cap = &soft_cap,
+          .add = &add,
+          .gather_rows = &gather_rows};
+}
+
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

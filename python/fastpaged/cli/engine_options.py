@@ -1,0 +1,70 @@
+"""The options of every command that runs an engine, each a field of the same name of EngineConfig: absent, the field's
+default holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastpaged.config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES
+
+if TYPE_CHECKING:
+    import argparse
+
+    from fastpaged.llm import LLM
+    from fastpaged.progress import ProgressBar
+
+MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/name)"
+ENGINE_FIELDS = (
+    "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
+    "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
+    "isa",
+)  # fmt: skip
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """REQUIRES: the parser leaves out what is absent (argument_default=argparse.SUPPRESS)."""
+    group = parser.add_argument_group("engine")
+    group.add_argument("--tokenizer", metavar="MODEL", help="take the tokenizer of another model")
+    group.add_argument("--revision", metavar="REV", help="a branch, tag or commit of a model on the hub")
+    group.add_argument("--download-dir", metavar="DIR", help="where models of the hub are kept")
+    group.add_argument("--load-format", choices=LOAD_FORMATS, help="dummy: random weights (default: auto)")
+    group.add_argument("--dtype", choices=DTYPES, help="of weights, activations and KV cache (default: auto)")
+    group.add_argument(
+        "--max-model-len", type=int, metavar="N", help="context limit (default: the model's); -1: what memory holds"
+    )
+    group.add_argument("--block-size", type=int, metavar="N", help="tokens in a KV block")
+    group.add_argument("--num-blocks", type=int, metavar="N", help="KV blocks (default: sized from free memory)")
+    group.add_argument("--kv-cache-memory-bytes", type=int, metavar="N", help="the same in bytes")
+    group.add_argument("--max-num-seqs", type=int, metavar="N", help="sequences in one step")
+    group.add_argument("--max-num-batched-tokens", type=int, metavar="N", help="tokens in one step")
+    group.add_argument(
+        "--swap-space",
+        type=float,
+        metavar="GIB",
+        help="host memory for the KV blocks of swapped requests, committed when used (default: up to 4)",
+    )
+    group.add_argument(
+        "--preemption-mode",
+        choices=PREEMPTION_MODES,
+        help="what to do with a request when blocks run out: compute it again, or swap it to host memory "
+        "(default: swap if it has several sequences)",
+    )
+    group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
+    group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
+
+
+def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given."""
+    given = vars(args)
+    return {name: given[name] for name in ENGINE_FIELDS if name in given}
+
+
+def load_llm(args: argparse.Namespace, bar: ProgressBar | None) -> LLM:
+    """The engine of `args.model`; the bar shows how far loading is, and is gone after it."""
+    from fastpaged.llm import LLM  # a good part of a second, which --help should not wait for
+
+    try:
+        return LLM(args.model, progress=bar, **engine_arguments(args))
+    finally:
+        if bar is not None:
+            bar.clear()

@@ -1,0 +1,200 @@
+"""AsyncLLMEngine: an engine that any number of coroutines share."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
+from fastpaged.engine.admission import check_types
+from fastpaged.engine.engine_thread import EngineThread
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.mailbox import Mailbox, Postman
+from fastpaged.errors import EngineClosedError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from fastpaged.config import EngineArgs, EngineConfig
+    from fastpaged.engine.admission import EngineRequest, Prompt
+    from fastpaged.errors import EngineDeadError
+    from fastpaged.outputs import RequestOutput
+    from fastpaged.progress import ProgressCallback
+    from fastpaged.sampling_params import SamplingParams
+    from fastpaged.tokenizer import Tokenizer
+
+_LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
+
+
+class AsyncLLMEngine(SaysWhyAbsent):
+    """A model on a thread of its own; answers come as async generators, on whichever event loops ask.
+
+    The engine works while coroutines do other things: their event loop is woken once a step, and a reader that comes
+    late finds what it missed as one output. Loading the model takes the constructor's thread.
+
+    Raises what LLMEngine raises. Shut it down with shutdown(); one that is dropped or still there at exit is shut down
+    without being told. In a forked child it is dead: a process makes its own.
+    """
+
+    _ABSENT = OF_ASYNC_LLM_ENGINE
+
+    def __init__(self, config: EngineConfig, *, progress: ProgressCallback | None = None) -> None:
+        self._start(LLMEngine(config, progress=progress))
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, *, progress: ProgressCallback | None = None) -> AsyncLLMEngine:
+        """With the arguments that these hold, as LLM(...) takes them."""
+        return cls(engine_args.engine_config(), progress=progress)
+
+    @classmethod
+    def with_engine(cls, engine: LLMEngine) -> AsyncLLMEngine:
+        """Around an engine that stands already; it belongs to the new thread from then on."""
+        made = cls.__new__(cls)
+        made._start(engine)
+        return made
+
+    def _start(self, engine: LLMEngine) -> None:
+        self._thread = EngineThread(engine)
+        self._postmen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Postman] = weakref.WeakKeyDictionary()
+        self._preparing: dict[str, Mailbox] = {}  # by request id, of those that the engine does not know yet
+        # The thread knows nothing of this object, and so does not keep it alive.
+        self._finalizer = weakref.finalize(self, self._thread.shut_down, 0.0)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: None = None,
+        trace_headers: None = None,
+        priority: int = 0,
+        data_parallel_rank: None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
+        came since the last yield in one output.
+
+        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. sampling_params: None is
+        get_default_sampling_params(). request_id: new among the unfinished ones; None makes one up.
+        Closing or cancelling the generator aborts the request before the engine's next step.
+
+        Raises InvalidRequestError for a bad request, StepFailedError or EngineDeadError where the engine fails, and
+        EngineClosedError after shutdown().
+        """
+        _refuse_unsupported(
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+        )
+        self._thread.check_running()
+        params = self.get_default_sampling_params() if sampling_params is None else sampling_params
+        new_id = uuid.uuid4().hex if request_id is None else request_id
+        check_types(new_id, params)
+        mailbox = Mailbox(self._postman(), params.output_kind)
+        if self._preparing.setdefault(new_id, mailbox) is not mailbox:
+            raise InvalidRequestError(f"request_id must be new, got {new_id!r}, which is still unfinished")
+        try:
+            self._thread.add(await self._prepare(new_id, prompt, params), mailbox)
+        finally:
+            del self._preparing[new_id]
+        ended = False
+        try:
+            while not ended:
+                try:
+                    output = await mailbox.take()
+                except Exception:  # the engine ended it
+                    ended = True
+                    raise
+                ended = output.finished
+                yield output
+        finally:
+            if not ended:
+                self._thread.abort(new_id, mailbox)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Ends requests before the next step; their generators yield a last output with finish_reason "abort". An id
+        that is not (or no longer) here is no error; one whose prompt is still being tokenised is here."""
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for one in ids:
+            if not isinstance(one, str):
+                raise InvalidRequestError(f"request_id must be a string or strings, got {one!r:.80}")
+        for one in ids:
+            preparing = self._preparing.get(one)
+            if preparing is not None:  # the engine learns of both, the request and that nobody wants it, at once
+                preparing.is_unwanted = True
+            self._thread.abort(one)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
+        return self._thread.engine.get_tokenizer()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests get that give none, as LLM.get_default_sampling_params(). Waits for nothing."""
+        return self._thread.engine.default_sampling_params
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError if the engine is dead."""
+        error = self._thread.error
+        if error is not None:
+            raise error
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it takes requests."""
+        return self._thread.is_running
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was shut down, or died."""
+        return not self._thread.is_running
+
+    @property
+    def errored(self) -> bool:
+        """Whether it died."""
+        return self._thread.error is not None
+
+    @property
+    def dead_error(self) -> EngineDeadError | None:
+        """Why it died; None while it lives."""
+        return self._thread.error
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """Takes no more requests; those in flight have `timeout` seconds to finish, and end with "abort" then. Frees
+        the model and returns when that is done. Idempotent. Blocks: on an event loop, await aclose()."""
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 <= timeout <= 1e9:
+            raise InvalidRequestError(f"timeout must be a number of seconds from 0 to 1e9, got {timeout!r}")
+        self._finalizer.detach()
+        self._thread.shut_down(timeout)
+
+    async def aclose(self, timeout: float = 0.0) -> None:
+        """shutdown() that leaves the event loop free: readers get their last outputs meanwhile."""
+        await asyncio.to_thread(self.shutdown, timeout)
+
+    async def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
+        """Long texts are tokenised on another thread: the event loop has others to serve."""
+        prepare = self._thread.engine.prepare
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        try:
+            if isinstance(text, str) and len(text) > _LONG_TEXT:
+                return await asyncio.to_thread(prepare, request_id, prompt, params)
+            return prepare(request_id, prompt, params)
+        except EngineClosedError:
+            self._thread.check_running()  # which knows whether it was closed or died
+            raise
+
+    def _postman(self) -> Postman:
+        loop = asyncio.get_running_loop()
+        postman = self._postmen.get(loop)
+        if postman is None:
+            postman = self._postmen.setdefault(loop, Postman(loop))
+        return postman
+
+
+def _refuse_unsupported(**given: object) -> None:
+    for name, value in given.items():
+        if value not in (None, 0):
+            raise InvalidRequestError(f"{name} is not supported by this engine yet: leave it out, got {value!r}")

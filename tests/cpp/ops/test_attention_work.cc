@@ -1,0 +1,94 @@
+// How paged attention is cut: what a step costs must follow what its queries see.
+#if defined(__x86_64__)
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fastpaged/ops/cpu/attention_work.h"
+#include "fastpaged/ops/op_table.h"
+
+namespace fastpaged::cpu {
+namespace {
+
+constexpr std::int64_t kHeadDim = 64;
+
+// Sequences with `num_queries` queries each, the last at position context - 1. Only shapes and lengths matter.
+struct Step {
+  Step(std::int64_t num_sequences, std::int32_t num_queries, std::int32_t context, std::int64_t num_heads,
+       std::int64_t num_kv_heads)
+      : context_lens(static_cast<std::size_t>(num_sequences), context) {
+    for (std::int32_t s = 0; s <= num_sequences; ++s) {
+      query_start.push_back(s * num_queries);
+    }
+    params.q = TensorView::dense(nullptr, DType::kFloat32, {num_sequences * num_queries, num_heads, kHeadDim});
+    params.kv_cache = TensorView::dense(nullptr, DType::kFloat32, {1, 2, num_kv_heads, 16, kHeadDim});
+    params.query_start = TensorView::dense(query_start.data(), DType::kInt32, {num_sequences + 1});
+    params.context_lens = TensorView::dense(context_lens.data(), DType::kInt32, {num_sequences});
+  }
+
+  std::vector<std::int32_t> query_start;
+  std::vector<std::int32_t> context_lens;
+  PagedAttentionParams params;
+};
+
+TEST_CASE("a decode step far into the context costs the spans of its window") {
+  Step step(1, 1, 100'000, 8, 2);
+  Workspace workspace;
+  CHECK((plan_attention(step.params, kHeadDim, workspace).tiles.size() == 2U * 391U));  // without a window
+  step.params.window = 512;
+  const AttentionPlan plan = plan_attention(step.params, kHeadDim, workspace);
+  REQUIRE((plan.works.size() == 2));
+  CHECK((plan.tiles.size() == 2U * 3U));
+  CHECK((plan.works[0].first_span == (100'000 - 512) / kSpan));
+  CHECK((plan.works[0].num_spans == 3));
+}
+
+TEST_CASE("the spans of a work item are those that any of its rows sees, for every window") {
+  for (const std::int32_t window : {0, 1, 2, 100, 255, 256, 257, 511, 512, 513, 2000}) {
+    CAPTURE(window);
+    Step step(1, 700, 1500, 3, 1);
+    step.params.window = window;
+    Workspace workspace;
+    for (const AttentionWork& work : plan_attention(step.params, kHeadDim, workspace).works) {
+      std::vector<bool> seen(6, false);
+      for (std::int64_t row = work.row_begin; row < work.row_end; ++row) {
+        const std::int64_t position = 800 + row / 3;
+        for (std::int64_t key = 0; key <= position; ++key) {
+          if (window == 0 || key > position - window) {
+            seen[static_cast<std::size_t>(key / kSpan)] = true;
+          }
+        }
+      }
+      for (std::int64_t span = 0; span < 6; ++span) {
+        const bool planned = span >= work.first_span && span < work.first_span + work.num_spans;
+        CHECK((planned == seen[static_cast<std::size_t>(span)]));
+      }
+    }
+  }
+}
+
+TEST_CASE("spans of few long contexts become tiles of their own, unless their partials would take too much memory") {
+  Workspace workspace;
+  Step decode(4, 1, 5'000, 8, 2);
+  CHECK((plan_attention(decode.params, kHeadDim, workspace).joins.size() == 8));
+  Step many(64, 1, 5'000, 8, 2);
+  CHECK(plan_attention(many.params, kHeadDim, workspace).joins.empty());
+  Step large(1, 512, 500'000, 8, 1);
+  const AttentionPlan plan = plan_attention(large.params, kHeadDim, workspace);
+  CHECK(plan.joins.empty());
+  CHECK((plan.tiles.size() == plan.works.size()));
+}
+
+TEST_CASE("the AMX tables attend as AVX-512 does, so that its tests are theirs") {
+  for (const std::string& isa : supported_isas()) {
+    if (isa.starts_with("amx")) {
+      CHECK((op_table(isa).paged_attention == op_table("avx512").paged_attention));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fastpaged::cpu
+#endif

@@ -1,0 +1,124 @@
+"""`fastpaged bench` on the tiny model: what is printed, what is written, and with which exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastpaged import LLM
+from fastpaged.cli.main import main
+from fastpaged.cli.replay import replay
+from fastpaged.cli.workload import WorkloadRequest
+from fastpaged.engine.step_profile import StepProfile
+
+WORKLOAD = [{"prompt": [5, 6, 7], "out": 4}, {"prompt": [9], "out": 2}]
+SMALL = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "32"]
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "workload.json"
+    path.write_text(json.dumps(WORKLOAD), encoding="utf-8")
+    return path
+
+
+def bench(kind: str, model: Path, workload: Path, *options: str) -> int:
+    return main(["bench", kind, "--model", str(model), "--workload", str(workload), *SMALL, *options])
+
+
+def test_throughput_writes_the_fields_that_people_know_and_its_own(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert bench("throughput", tiny_llama, workload, "--json", str(out), "--repeat", "3") == 0
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    assert (figures["num_requests"], figures["total_num_tokens"], figures["failed"]) == (2, 10, 0)
+    assert (figures["total_input_tokens"], figures["total_output_tokens"]) == (4, 6)
+    assert figures["requests_per_second"] == pytest.approx(2 / figures["elapsed_time"])
+    assert figures["tokens_per_second"] == pytest.approx(10 / figures["elapsed_time"])
+    assert sorted(figures["elapsed_times"])[1] == figures["elapsed_time"]
+    assert figures["model_id"] == str(tiny_llama)
+    assert figures["scheduler"]["num_steps"] == 4
+    assert figures["kv_cache"]["num_blocks"] == 32
+    assert {"mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms"} <= figures.keys()
+    assert "profile" not in figures
+    printed = capsys.readouterr().out
+    for words in ("Output token throughput (tok/s):", "Mean TTFT (ms):", "KV blocks in use, peak:", "of 32"):
+        assert words in printed
+
+
+def test_latency_gives_every_run_and_percentiles(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert bench("latency", tiny_llama, workload, "--json", str(out), "--num-iters", "5") == 0
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    assert len(figures["latencies"]) == 5
+    assert figures["avg_latency"] == pytest.approx(sum(figures["latencies"]) / 5)
+    assert set(figures["percentiles"]) == {"10", "25", "50", "75", "90", "99"}
+    assert figures["percentiles"]["50"] == pytest.approx(sorted(figures["latencies"])[2])
+    assert figures["total_output_tokens"] == 6
+    assert figures["scheduler"]["num_steps"] == 4
+    assert "P99 latency (s):" in capsys.readouterr().out
+
+
+def test_answers_cut_short_are_no_success(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workload.write_text(json.dumps([{"prompt": [5, 6, 7], "out": 300}]), encoding="utf-8")
+    out = tmp_path / "out.json"
+    assert bench("throughput", tiny_llama, workload, "--num-blocks", "4", "--json", str(out)) == 1
+    assert json.loads(out.read_text(encoding="utf-8"))["cut_short"] == 1
+    assert "1 answers are too short, for the KV pool was full" in capsys.readouterr().err
+
+
+def test_the_profile_accounts_for_every_step_and_op(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    assert bench("throughput", tiny_llama, workload, "--json", str(out), "--profile") == 0
+    profile: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))["profile"]
+    assert profile["num_steps"] == 4
+    assert sum(profile["phases"].values()) == pytest.approx(profile["total_seconds"], rel=1e-6)
+    assert min(profile["phases"].values()) >= 0
+    # Two layers: qkv, o, gate_up and down in each, and the head.
+    assert profile["ops"]["linear"]["calls"] == 4 * (2 * 4 + 1)
+    assert profile["ops"]["paged_attention"]["calls"] == 4 * 2
+    assert sum(op["seconds"] for op in profile["ops"].values()) <= profile["phases"]["forward"]
+    assert "paged_attention" in capsys.readouterr().out
+
+
+def test_a_profiled_engine_gives_the_answers_of_another(tiny_llama: Path) -> None:
+    settings: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 32}
+    with LLM(str(tiny_llama), **settings) as llm:
+        plain = llm.generate(["The cat", "x"])
+    with LLM(str(tiny_llama), **settings) as llm:
+        profile = StepProfile()
+        profile.attach(llm.engine)
+        assert [o.outputs for o in llm.generate(["The cat", "x"])] == [o.outputs for o in plain]
+        replay(llm.engine, [WorkloadRequest([5], 3)])
+        assert profile.num_steps >= 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--repeat", "0"], "--repeat must be at least 1"),
+        (["--json", "no/such/folder/out.json"], "--json"),
+        (["--json", "/"], "--json"),
+        (["--max-model-len", "4"], "request 0: This model's maximum context length"),
+        (["--block-size", "1000"], "block_size"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    tiny_llama: Path, workload: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    workload.write_text(json.dumps([{"prompt": [5, 6, 7, 8, 9], "out": 4}]), encoding="utf-8")
+    assert bench("throughput", tiny_llama, workload, *options) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err

@@ -1,0 +1,140 @@
+"""Replaying workloads: what is counted, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine.fakes import toy_engine
+
+from fastpaged.cli.bench import percentile
+from fastpaged.cli.profile_table import profile_table
+from fastpaged.cli.replay import replay
+from fastpaged.cli.workload import WorkloadRequest, read_workload
+from fastpaged.errors import InvalidRequestError
+
+
+def written(folder: Path, value: object) -> Path:
+    path = folder / "workload.json"
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def test_a_workload_is_read_as_it_stands(tmp_path: Path) -> None:
+    path = written(tmp_path, [{"prompt": [1, 2, 3], "out": 4}, {"prompt": [5], "out": 1}])
+    assert read_workload(path) == [WorkloadRequest([1, 2, 3], 4), WorkloadRequest([5], 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([], "non-empty list"),
+        ({"prompt": [1], "out": 1}, "non-empty list"),
+        ([{"prompt": [1]}], "request 0"),
+        ([{"prompt": [1], "out": 1}, {"prompt": [], "out": 1}], "request 1: prompt"),
+        ([{"prompt": "text", "out": 1}], "request 0: prompt"),
+        ([{"prompt": [True], "out": 1}], "request 0: prompt"),
+        ([{"prompt": [1], "out": 0}], "request 0: out"),
+        ([{"prompt": [1], "out": 1.5}], "request 0: out"),
+        ([{"prompt": [1], "out": 1, "more": 2}], "request 0"),
+    ],
+)
+def test_a_workload_that_is_none_is_refused_where_it_is_wrong(tmp_path: Path, value: object, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        read_workload(written(tmp_path, value))
+
+
+@pytest.mark.parametrize("text", ["", "[", "\x00", "[" * 100_000])
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "workload.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InvalidRequestError, match="JSON"):
+        read_workload(path)
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        read_workload(tmp_path / "none.json")
+
+
+def test_a_replay_counts_what_was_done() -> None:
+    engine = toy_engine(num_blocks=64, block_size=4)
+    workload = [WorkloadRequest([65, 70], 5), WorkloadRequest([66, 70, 71], 9), WorkloadRequest([67], 1)]
+    seen: list[tuple[int, int]] = []
+    run = replay(engine, workload, lambda done, total: seen.append((done, total)))
+    assert (run.num_input_tokens, run.num_output_tokens, run.num_failed) == (6, 15, 0)
+    assert (len(run.ttfts), len(run.tpots)) == (3, 2)
+    assert run.num_steps == 9  # all prompts in the first, a token of each in each
+    assert run.max_num_running == 3
+    assert run.mean_num_running == pytest.approx((5 + 9 + 1) / 9)
+    # Blocks of 4 tokens: a request holds those of all but its last token. By step: 1 + 1 + 1, 1 + 1, 1 + 2, ...
+    first, second = [-(-length // 4) for length in (2, 3, 4, 5, 6)], [-(-length // 4) for length in range(3, 12)]
+    assert run.max_blocks_in_use == max(3, *(a + b for a, b in zip(first, second, strict=False)))
+    assert run.mean_blocks_in_use == pytest.approx((sum(first) + sum(second) + 1) / 9)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert run.scheduler["num_preemptions"] == 0
+    again = replay(engine, workload)
+    assert again.num_steps == 9
+    assert engine.scheduler.num_free_blocks == engine.scheduler.num_blocks
+
+
+def test_preemptions_are_those_of_the_run_alone() -> None:
+    engine = toy_engine(num_blocks=4, block_size=4)
+    workload = [WorkloadRequest([65 + i, 70, 71], 8) for i in range(4)]
+    first, second = replay(engine, workload), replay(engine, workload)
+    assert first.scheduler["num_preemptions"] > 0
+    assert first.scheduler == second.scheduler
+    assert first.max_blocks_in_use <= 4
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (WorkloadRequest([65] * 20, 2), "request 1: This model's maximum context length"),
+        (
+            WorkloadRequest([65] * 10, 7),
+            "request 1: prompt and out must be at most 16 tokens, max_model_len",
+        ),
+        (WorkloadRequest([999], 2), r"request 1: prompt\[0\] must be a token id"),
+        (WorkloadRequest([65], 10**10), "request 1: max_tokens"),
+    ],
+)
+def test_a_request_that_does_not_fit_is_named_and_leaves_nothing_behind(
+    request_: WorkloadRequest, message: str
+) -> None:
+    engine = toy_engine(max_model_len=16)
+    with pytest.raises(InvalidRequestError, match=message):
+        replay(engine, [WorkloadRequest([65], 2), request_])
+    assert not engine.has_unfinished_requests()
+
+
+def test_blocks_of_requests_that_end_in_their_first_step_are_seen() -> None:
+    run = replay(toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65, 66, 67, 68, 69], 1)] * 8)
+    assert (run.num_steps, run.max_num_running, run.max_blocks_in_use) == (1, 8, 16)
+
+
+def test_answers_that_the_pool_cuts_short_are_counted() -> None:
+    engine = toy_engine(num_blocks=3, block_size=4)
+    run = replay(engine, [WorkloadRequest([65, 70], 30), WorkloadRequest([66, 70], 3)])
+    assert (run.num_cut, run.num_failed) == (1, 0)
+    assert run.num_output_tokens < 33
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 101])
+def test_percentiles_are_those_of_numpy(count: int) -> None:
+    values = list(np.random.default_rng(count).standard_normal(count))
+    for percent in (0, 10, 50, 99, 100):
+        assert percentile(values, percent) == pytest.approx(np.percentile(values, percent))
+
+
+def test_the_profile_table_has_a_line_for_every_phase_and_op() -> None:
+    profile: dict[str, Any] = {
+        "num_steps": 4,
+        "total_seconds": 2.0,
+        "phases": {"schedule": 0.0, "forward": 1.5, "other": 0.5},
+        "ops": {"add": {"calls": 1, "seconds": 0.1}, "linear": {"calls": 8, "seconds": 1.0}},
+    }
+    lines = profile_table(profile).splitlines()
+    assert [line.split()[0] for line in lines] == ["4", "schedule", "forward", "linear", "add", "other"]
+    assert "375.000 ms   75.0 %" in lines[2]
+    assert lines[3].endswith("#" * 15)
