@@ -46,7 +46,7 @@ $(DEMO)/bin/pip:
 	$(call phase,Making a virtual environment in $(DEMO)) $(PYTHON) -m venv $(DEMO)
 
 $(DEMO)/.installed: $(SOURCES) | $(DEMO)/bin/pip
-	$(call phase,Building and installing fastpaged (about a minute)) $(DEMO)/bin/pip install .
+	$(call phase,Building and installing fastpaged (a minute or two)) $(DEMO)/bin/pip install .
 	@touch $@
 
 $(GGUF): | $(DEMO)/bin/pip
