@@ -35,29 +35,36 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the subcommand to the parser of `fastpaged`."""
     parser = commands.add_parser("bench", help="measure this machine", description="Measure fastpaged on this machine.")
     kinds = parser.add_subparsers(title="measurements", required=True, metavar="WHAT")
-    throughput = kinds.add_parser(
+    throughput = _add_measurement(
+        kinds,
         "throughput",
-        help="tokens per second over a workload",
-        description="Replay a workload, all its requests at once: greedy, end-of-sequence ignored.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        run_throughput,
+        "tokens per second over a workload",
+        "Replay a workload, all its requests at once: greedy, end-of-sequence ignored.",
     )
-    _add_flags(throughput)
     throughput.add_argument("--repeat", type=int, metavar="N", default=1, help="runs; the median one is reported")
-    throughput.set_defaults(run=run_throughput)
-    latency = kinds.add_parser(
+    latency = _add_measurement(
+        kinds,
         "latency",
-        help="seconds to answer a workload",
-        description="Replay a workload again and again, and report how long one run takes.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        run_latency,
+        "seconds to answer a workload",
+        "Replay a workload again and again, and report how long one run takes.",
     )
-    _add_flags(latency)
     latency.add_argument("--num-iters", type=int, metavar="N", default=10, help="runs (default: %(default)s)")
-    latency.set_defaults(run=run_latency)
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
+def _add_measurement(
+    kinds: argparse._SubParsersAction[Any],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str,
+) -> argparse.ArgumentParser:
+    """With the options that every measurement has."""
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        name, help=summary, description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    parser.set_defaults(run=run)
     parser.add_argument("--model", required=True, metavar="MODEL", help=MODEL_HELP)
     parser.add_argument(
         "--workload",
@@ -69,6 +76,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", default=None, help="write the figures to this file")
     parser.add_argument("--profile", action="store_true", default=False, help="say where the time of a step goes")
     add_engine_options(parser)
+    return parser
 
 
 def run_throughput(args: argparse.Namespace) -> int:
