@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
-from fastpaged import LLM, CompletionOutput, SamplingParams
+from fastpaged import LLM, AsyncLLMEngine, CompletionOutput, EngineConfig, SamplingParams
 
 PROMPTS = ["The cat", "Once upon a time there was", "x", "And then the other one"]
 PARAMS = SamplingParams(temperature=0.9, seed=3, max_tokens=16, logprobs=2, ignore_eos=True)
@@ -53,6 +55,17 @@ def test_memory_stays_flat_over_twenty_engines(tiny_llama: Path) -> None:
     resident = [int(line) for line in done.stdout.split()]
     assert len(resident) == 20
     assert resident[-1] - resident[5] < 4096  # KiB, over 14 engines
+
+
+def test_an_async_engine_that_is_shut_down_has_freed_its_memory_though_somebody_keeps_it(tiny_llama: Path) -> None:
+    engine = AsyncLLMEngine(EngineConfig(model=str(tiny_llama), **SETTINGS))
+    memory = weakref.ref(engine._thread.engine.worker.kv_memory)
+    gc.disable()
+    try:
+        engine.shutdown()
+        assert memory() is None
+    finally:
+        gc.enable()
 
 
 def test_two_engines_in_one_process_give_the_bits_they_give_alone(tiny_llama: Path) -> None:

@@ -108,6 +108,17 @@ def test_a_request_that_does_not_fit_is_named_and_leaves_nothing_behind(
     assert not engine.has_unfinished_requests()
 
 
+def test_a_replay_that_is_interrupted_leaves_no_clerk_behind() -> None:
+    engine = toy_engine()
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(engine, [WorkloadRequest([65], 1), WorkloadRequest([66], 9)], interrupt)
+    assert engine.on_planned is None
+
+
 def test_blocks_of_requests_that_end_in_their_first_step_are_seen() -> None:
     run = replay(toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65, 66, 67, 68, 69], 1)] * 8)
     assert (run.num_steps, run.max_num_running, run.max_blocks_in_use) == (1, 8, 16)
