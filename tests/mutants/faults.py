@@ -171,7 +171,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="unmasked: keys of a tile that lie before the window count too",
-        file="ops/cpu/attention_scores.h",
+        file="ops/cpu/attention_softmax.h",
         good="  return seen.begin > first_key ? first_lanes(seen.begin - first_key, other, x) : x;",
         bad="  return x;",
     ),
