@@ -21,7 +21,7 @@ struct OpTime {
   std::array<std::int64_t, 2> shape{};  // of linear: features in, out; of attention: its window; else zeros
   std::int64_t num_calls = 0;
   std::chrono::nanoseconds time{0};
-  OpCost cost;                 // of all calls
+  OpCost cost{};               // of all calls
   double limit_seconds = 0.0;  // the limits of all calls, added up
 
   [[nodiscard]] const char* name() const;
