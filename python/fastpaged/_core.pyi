@@ -28,6 +28,9 @@ class CpuDevice:
     @property
     def isa(self) -> str: ...
     @property
+    def weight_layout(self) -> str:
+        """Devices of the same one pack a weight into the same bytes."""
+    @property
     def num_threads(self) -> int: ...
 
 # ---- weights (bind_weights.cc)
@@ -37,10 +40,16 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
-    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
 
     def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
         """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
+    @staticmethod
+    def from_packed(
+        device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str
+    ) -> PackedLinear:
+        """What was packed before, by a device of the same weight_layout; data, its bytes, are not copied."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
     @property
