@@ -105,13 +105,13 @@ class PackedCache:
             file = PackedFile.open(path)
             if file.key != json.loads(json.dumps(key.values)):
                 raise UnusablePackedFileError("it is of another model")
-            # Whenever it was last used: the system need not keep that.
-            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         except FileNotFoundError:
             return None
         except (OSError, UnusablePackedFileError) as error:
             _log().info("packed weights in %s are not used, and made anew: %s", path, error)
             return None
+        with contextlib.suppress(OSError):  # when it was last used, which the system need not keep
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return file
 
     def write(self, key: PackedKey, layout: Layout, between_chunks: Callable[[], None]) -> Path:

@@ -216,6 +216,18 @@ def test_left_over_tensors_that_follow_from_the_config_are_no_error(device: _cor
     assert load_model(folder, device).config.tie_word_embeddings
 
 
+def resident_kib(path: Path) -> int:
+    """Of what is mapped of a file in or below `path`."""
+    total, is_of_path = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            is_of_path = str(path) in line
+        elif words[0] == "Rss:" and is_of_path:
+            total += int(words[1])
+    return total
+
+
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_file_is_unmapped_once_no_table_is_read_from_it(
@@ -234,6 +246,7 @@ def test_the_file_is_unmapped_once_no_table_is_read_from_it(
     assert isinstance(model, Llama)
     assert seen[0]
     assert (str(path) in maps.read_text()) == (dtype == "bfloat16")
+    assert resident_kib(path) == 0
     assert model.config.num_layers == 2
     assert model.weights.embed.flags.owndata == (dtype == "float32")
     del model

@@ -7,11 +7,14 @@ import json
 import logging
 import math
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from forced import last_logits
 from isas import EVERY_ISA
@@ -109,7 +112,7 @@ def test_a_layout_of_weights_that_changes_has_a_new_name() -> None:
         digest = hashlib.sha256()
         for dtype, element in (("bfloat16", np.uint16), ("float32", np.float32)):
             for shape in ((1, 1), (40, 70), (33, 128)):
-                weight = np.arange(math.prod(shape)).astype(element).reshape(shape)
+                weight: npt.NDArray[Any] = np.arange(math.prod(shape)).astype(element).reshape(shape)
                 digest.update(memoryview(_core.PackedLinear(device, [weight], dtype)))
         assert (device.weight_layout, digest.hexdigest()) in LAYOUTS.items()
 
@@ -404,5 +407,48 @@ def test_the_first_request_goes_before_the_writing(llama: Path, folder: Path, mo
     worker = Worker(config)
     last_logits(worker, config, [PROMPT])
     assert names(folder) == set()
+    worker.close()
+    assert len(names(folder)) == 1
+
+
+KILLED = """
+import os, sys
+from fastpaged.config import EngineConfig
+from fastpaged.worker.worker import Worker
+
+write = os.pwrite
+def killed(*args):
+    write(*args)
+    os._exit(9)
+
+os.pwrite = killed
+Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
+"""
+
+
+def test_a_process_that_dies_while_it_writes_leaves_nothing_that_a_later_one_would_use(
+    llama: Path, folder: Path
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(llama)], check=False, timeout=60)
+    assert done.returncode == 9
+    assert the_file(folder).suffix == ".part"
+    assert not run(llama)[1]
+    assert the_file(folder).suffix == ".weights"
+    assert run(llama) == (plain(llama), True)
+
+
+def test_a_forked_child_waits_for_no_writer_and_writes_nothing(
+    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "_SECONDS_BEFORE_WRITING", 3600)
+    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
+    child = os.fork()
+    if child == 0:
+        try:
+            worker.close()
+            os._exit(len(names(folder)))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     worker.close()
     assert len(names(folder)) == 1
