@@ -22,7 +22,7 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts, const std::string& dtype) {
+std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts, const std::string& dtype, bool gated) {
   const DType packed_dtype = activation_dtype(dtype);
   std::vector<TensorArg> args;
   std::vector<TensorView> views;
@@ -32,12 +32,13 @@ std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts,
     views.push_back(args.back().view());
   }
   const py::gil_scoped_release release;
-  return std::make_shared<PackedLinear>(device.ops.pack_linear(views, packed_dtype, device.pool));
+  const auto pack_parts = gated ? device.ops.pack_gated_linear : device.ops.pack_linear;
+  return std::make_shared<PackedLinear>(pack_parts(views, packed_dtype, device.pool));
 }
 
 // The buffer is let go with the last user of the weight, whichever thread that is in.
 std::shared_ptr<PackedLinear> from_packed(CpuDevice& device, const py::object& data, std::int64_t out_features,
-                                          std::int64_t in_features, const std::string& dtype) {
+                                          std::int64_t in_features, const std::string& dtype, bool gated) {
   const DType packed_dtype = activation_dtype(dtype);
   constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
   require(0 < out_features && out_features <= kMaxSize && 0 < in_features && in_features <= kMaxSize, [&] {
@@ -57,7 +58,7 @@ std::shared_ptr<PackedLinear> from_packed(CpuDevice& device, const py::object& d
     const py::gil_scoped_acquire acquire;
     delete held;
   });
-  return std::make_shared<PackedLinear>(out_features, in_features, packed_dtype, bytes.size(), device.ops.isa,
+  return std::make_shared<PackedLinear>(out_features, in_features, packed_dtype, bytes.size(), device.ops.isa, gated,
                                         std::move(shared));
 }
 
@@ -80,15 +81,18 @@ void bind_weights(py::module_& m) {
   py::class_<PackedLinear, std::shared_ptr<PackedLinear>>(
       m, "PackedLinear", py::buffer_protocol(),
       "The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes.")
-      .def(py::init(&pack), py::arg("device"), py::arg("parts"), py::arg("dtype") = "bfloat16", py::keep_alive<1, 2>(),
-           "Stacks parts [N_i, K] along N and packs them as dtype, 'bfloat16' or 'float32'.")
+      .def(py::init(&pack), py::arg("device"), py::arg("parts"), py::arg("dtype") = "bfloat16",
+           py::arg("gated") = false, py::keep_alive<1, 2>(),
+           "Stacks parts [N_i, K] along N and packs them as dtype, 'bfloat16' or 'float32'. gated: the first half of "
+           "the rows are gates, the second the ups they belong to.")
       .def_static("from_packed", &from_packed, py::arg("device").none(false), py::arg("data"), py::kw_only(),
-                  py::arg("out_features"), py::arg("in_features"), py::arg("dtype"),
+                  py::arg("out_features"), py::arg("in_features"), py::arg("dtype"), py::arg("gated"),
                   "What was packed before, by a device of the same weight_layout; data, its bytes, are not copied.")
       .def_buffer(&packed_bytes)
       .def_property_readonly("out_features", &PackedLinear::out_features)
       .def_property_readonly("in_features", &PackedLinear::in_features)
       .def_property_readonly("dtype", [](const PackedLinear& packed) { return name_of(packed.dtype()); })
+      .def_property_readonly("gated", &PackedLinear::gated)
       .def_property_readonly("num_bytes", &PackedLinear::num_bytes);
 
   m.def("dequantize", &dequantize_array, py::arg("device"), py::arg("kind"), py::arg("data"), py::arg("out"),

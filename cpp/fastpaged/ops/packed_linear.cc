@@ -27,22 +27,24 @@ std::byte* map_pages(std::size_t num_bytes) {
 }  // namespace
 
 PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
-                           const char* isa)
+                           const char* isa, bool gated)
     : out_features_(out_features),
       in_features_(in_features),
       dtype_(dtype),
       num_bytes_(num_bytes),
       isa_(isa),
+      gated_(gated),
       own_(map_pages(num_bytes)),
       data_(own_, [num_bytes](std::byte* data) { munmap(data, num_bytes); }) {}
 
 PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
-                           const char* isa, std::shared_ptr<const std::byte> data)
+                           const char* isa, bool gated, std::shared_ptr<const std::byte> data)
     : out_features_(out_features),
       in_features_(in_features),
       dtype_(dtype),
       num_bytes_(num_bytes),
       isa_(isa),
+      gated_(gated),
       data_(std::move(data)) {}
 
 std::byte* PackedLinear::data() {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastpaged.config import DType, ModelConfig
     from fastpaged.formats import StoredTensor
-    from fastpaged.ops.op_set import LinearWeight
+    from fastpaged.ops.op_set import GatedWeight, LinearWeight
     from fastpaged.progress import ProgressCallback
     from fastpaged.weights.packed_weights import PackedWeights
 
@@ -134,6 +134,7 @@ class Loader:
         self._num_weights = num_weights
         self._device = device
         self._pack = pack or (lambda parts: _core.PackedLinear(device, parts, dtype))
+        self._pack_gated = pack or (lambda parts: _core.PackedLinear(device, parts, dtype, gated=True))
         self._may_lend = pack is None
         self._progress = progress
         self._loaded: set[str] = set()
@@ -175,6 +176,14 @@ class Loader:
             packed = self._pack([self._tables[wanted[0].name]])
         else:
             packed = self._pack(self._matrices(wanted))
+        self._forget_pages()
+        self.report(parts)
+        return packed
+
+    def gated_linear(self, *parts: str | Part) -> GatedWeight:
+        """All parts, gates before ups, packed."""
+        wanted = [_part(part) for part in parts]
+        packed = self._pack_gated(self._matrices(wanted))
         self._forget_pages()
         self.report(parts)
         return packed

@@ -39,6 +39,8 @@ _START = struct.Struct("<8sQQ32s")
 _ALIGNMENT = 4096
 _MAX_HEADER_BYTES = 1 << 26
 _WRITTEN_AT_ONCE = 1 << 24
+_GATED = "gated linear"
+_LINEAR_KINDS = ("linear", _GATED)
 _ARRAY_DTYPES = ("uint16", "float32")
 _LINEAR_DTYPES = {"bfloat16": 2, "float32": 4}
 
@@ -48,7 +50,7 @@ class UnusablePackedFileError(Exception):
 
 
 class Piece(NamedTuple):
-    """Where one thing lies. kind: "linear", of shape [out_features, in_features], or "array"."""
+    """Where one thing lies. kind: "linear" or "gated linear", of shape [out_features, in_features]; or "array"."""
 
     kind: str
     dtype: str
@@ -90,14 +92,19 @@ class PackedFile:
         data = np.frombuffer(self._map, np.uint8, piece.num_bytes, piece.offset)
         out_features, in_features = piece.shape
         return _core.PackedLinear.from_packed(
-            device, data, out_features=out_features, in_features=in_features, dtype=piece.dtype
+            device,
+            data,
+            out_features=out_features,
+            in_features=in_features,
+            dtype=piece.dtype,
+            gated=piece.kind == _GATED,
         )
 
     def read_ahead(self) -> None:
         """Asks the system to have the linear weights at hand soon; rows of tables come in when they are read."""
         if hasattr(self._map, "madvise"):
             for piece in self.pieces.values():
-                if piece.kind == "linear":
+                if piece.kind in _LINEAR_KINDS:
                     self._map.madvise(mmap.MADV_WILLNEED, piece.offset, piece.num_bytes)
 
 
@@ -134,7 +141,7 @@ def _placed(kept: Mapping[str, Kept], sizes: Mapping[str, int], begin: int) -> t
     for name, value in kept.items():
         offset = _rounded(end)
         if isinstance(value, _core.PackedLinear):
-            kind, dtype, shape = "linear", value.dtype, (value.out_features, value.in_features)
+            kind, dtype, shape = _LINEAR_KINDS[value.gated], value.dtype, (value.out_features, value.in_features)
         else:
             kind, dtype, shape = "array", value.dtype.name, value.shape
         pieces[name] = Piece(kind, dtype, shape, offset, sizes[name])
@@ -190,7 +197,7 @@ def _read_header(descriptor: int, size: int) -> tuple[dict[str, object], dict[st
 
 def _check_piece(name: str, piece: Piece, size: int) -> None:
     """The checksum says that we wrote it; this, that it is safe to read whoever did."""
-    sizes = _LINEAR_DTYPES if piece.kind == "linear" else {name: np.dtype(name).itemsize for name in _ARRAY_DTYPES}
+    sizes = _LINEAR_DTYPES if piece.kind in _LINEAR_KINDS else {name: np.dtype(name).itemsize for name in _ARRAY_DTYPES}
     element = sizes.get(piece.dtype, 0)
     least = element * math.prod(piece.shape)
     fits = 0 < least <= piece.num_bytes and piece.offset % _ALIGNMENT == 0 and piece.offset >= 0

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastpaged.config import DType
     from fastpaged.formats.mapped_file import MappedFile
-    from fastpaged.ops.op_set import LinearWeight
+    from fastpaged.ops.op_set import GatedWeight, LinearWeight
     from fastpaged.weights.checkpoint import Checkpoint
     from fastpaged.weights.loader import Loader
     from fastpaged.weights.packed_file import Array, Kept, PackedFile
@@ -95,11 +95,17 @@ class _PackedSource:
         return self._array("vector", parts, lambda: self._loader.vector(*parts))
 
     def linear(self, *parts: str | Part) -> LinearWeight:
-        name = _called("linear", parts)
+        return self._linear("linear", parts, lambda: self._loader.linear(*parts))
+
+    def gated_linear(self, *parts: str | Part) -> GatedWeight:
+        return self._linear("gated_linear", parts, lambda: self._loader.gated_linear(*parts))
+
+    def _linear(self, what: str, parts: tuple[str | Part, ...], load: Callable[[], Any]) -> Any:
+        name = _called(what, parts)
         if self._file is not None and name in self._file.pieces:
             self._loader.report(parts)
             return self._file.linear(name, self._device)
-        return self._keep(name, self._loader.linear(*parts))
+        return self._keep(name, load())
 
     def _array(self, what: str, parts: tuple[str | Part, ...], load: Callable[[], Array]) -> Array:
         name = _called(what, parts)

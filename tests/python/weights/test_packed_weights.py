@@ -111,9 +111,10 @@ def test_a_layout_of_weights_that_changes_has_a_new_name() -> None:
         device = _core.CpuDevice(isa, 2)
         digest = hashlib.sha256()
         for dtype, element in (("bfloat16", np.uint16), ("float32", np.float32)):
-            for shape in ((1, 1), (40, 70), (33, 128)):
+            for shape in ((1, 1), (40, 70), (33, 128), (2, 40), (72, 70)):
                 weight: npt.NDArray[Any] = np.arange(math.prod(shape)).astype(element).reshape(shape)
-                digest.update(memoryview(_core.PackedLinear(device, [weight], dtype)))
+                is_gated = shape in ((2, 40), (72, 70))
+                digest.update(memoryview(_core.PackedLinear(device, [weight], dtype, is_gated)))
         assert (device.weight_layout, digest.hexdigest()) in LAYOUTS.items()
 
 

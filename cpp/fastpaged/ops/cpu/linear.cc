@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fastpaged/ops/cpu/for_each_tile.h"
+#include "fastpaged/ops/cpu/linear_epilogue.h"
 #include "fastpaged/ops/cpu/vector.h"
 #include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/cpu/weight_panels.h"
@@ -31,10 +32,10 @@ struct Block {
   const A* weight;  // first panel
   std::int64_t panel_stride;
   std::int64_t in_features;
-  const float* bias;  // from the first panel on; null for none
-  float* out;         // likewise
-  std::int64_t out_stride;
-  std::int64_t width;  // outputs there are from the first panel on
+  const LinearParams* params;
+  std::int64_t row;    // first row of the tile
+  std::int64_t panel;  // first panel
+  float* gates;        // of the tile's rows, as PanelSums has them
 };
 
 }  // namespace
@@ -109,16 +110,21 @@ static void multiply(const Block<A>& block, std::int64_t row) {
     }
     step<kRows, kPanels>(last[0], kStep, weight, block.panel_stride, sums);
   }
+  alignas(64) float finished[kRows][kPanels * kPanelWidth];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t column = v * kLanes;
-      const std::int64_t count = block.width - column;
-      const Floats sum = block.bias == nullptr ? sums[r][v] : add(sums[r][v], load(block.bias + column, count));
-      store(block.out + (row + r) * block.out_stride + column, sum, count);
+      store(finished[r] + v * kLanes, sums[r][v]);
     }
   }
+  finish_sums(*block.params, {.sums = finished[0],
+                              .stride = kPanels * kPanelWidth,
+                              .row = block.row + row,
+                              .num_rows = kRows,
+                              .panel = block.panel,
+                              .num_panels = kPanels,
+                              .gates = block.gates + row * kPanelWidth});
 }
 
 // Rows from `row` on: blocks of kRows, then blocks of fewer for the rest.
@@ -147,9 +153,7 @@ static void multiply_tile(Block<A> block, std::int64_t panels, std::int64_t num_
   for (std::int64_t p = 0; p < panels; ++p) {
     multiply_rows<1>(block, num_rows);
     block.weight += block.panel_stride;
-    block.bias += block.bias == nullptr ? 0 : kPanelWidth;
-    block.out += kPanelWidth;
-    block.width -= kPanelWidth;
+    ++block.panel;
   }
 }
 
@@ -158,8 +162,9 @@ FASTPAGED_END_TARGET
 void multiply_panels(const LinearParams& params, ThreadPool& pool) {
   const std::int64_t num_rows = params.x.shape[0];
   const std::int64_t in_features = params.weight->in_features();
-  const std::int64_t panels = num_panels(params.weight->out_features());
-  const std::int64_t panel_tiles = (panels + kPanelsPerTile - 1) / kPanelsPerTile;
+  const std::int64_t panels = num_panels(*params.weight);
+  const std::int64_t panels_per_tile = params.weight->gated() ? 2 : kPanelsPerTile;  // gates with their ups
+  const std::int64_t panel_tiles = (panels + panels_per_tile - 1) / panels_per_tile;
   const std::int64_t row_tiles = (num_rows + kRowsPerTile - 1) / kRowsPerTile;
   with_element(params.weight->dtype(), [&](auto element) {
     using A = decltype(element);
@@ -167,19 +172,19 @@ void multiply_panels(const LinearParams& params, ThreadPool& pool) {
     const auto* weight = reinterpret_cast<const A*>(params.weight->data());
     // Row tiles run fastest: the panels of one tile serve them all while they are in the cache.
     for_each_tile(pool, panel_tiles * row_tiles, [&](std::int64_t tile) {
-      const std::int64_t panel = tile / row_tiles * kPanelsPerTile;
+      const std::int64_t panel = tile / row_tiles * panels_per_tile;
       const std::int64_t row = tile % row_tiles * kRowsPerTile;
-      const std::int64_t column = panel * kPanelWidth;
+      alignas(64) float gates[kRowsPerTile * kPanelWidth];
       const Block<A> block{.x = params.x.row<const A>(row),
                            .x_stride = params.x.strides[0],
                            .weight = weight + panel * panel_stride,
                            .panel_stride = panel_stride,
                            .in_features = in_features,
-                           .bias = params.bias.empty() ? nullptr : params.bias.ptr<const float>() + column,
-                           .out = params.out.row<float>(row) + column,
-                           .out_stride = params.out.strides[0],
-                           .width = params.weight->out_features() - column};
-      multiply_tile(block, std::min(kPanelsPerTile, panels - panel), std::min(kRowsPerTile, num_rows - row));
+                           .params = &params,
+                           .row = row,
+                           .panel = panel,
+                           .gates = gates};
+      multiply_tile(block, std::min(panels_per_tile, panels - panel), std::min(kRowsPerTile, num_rows - row));
     });
   });
 }
