@@ -24,7 +24,8 @@ namespace {
 // A sampler that keeps its device's thread pool alive.
 class DeviceSampler {
  public:
-  explicit DeviceSampler(std::shared_ptr<CpuDevice> device) : device_(std::move(device)), sampler_(device_->pool) {}
+  explicit DeviceSampler(std::shared_ptr<CpuDevice> device)
+      : device_(std::move(device)), sampler_(device_->pool, *device_->ops.logit_passes) {}
 
   SamplerOutput sample(const py::object& logits, std::span<const SampleRequest> requests) {
     const TensorArg logits_arg(logits, "logits", DType::kFloat32);

@@ -4,11 +4,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "fastpaged/base/batch.h"
 #include "fastpaged/base/thread_pool.h"
 #include "fastpaged/ops/op_table.h"
 #include "fastpaged/request/sampling_params.h"
+#include "fastpaged/scheduler/scheduler_output.h"
 
 namespace fastpaged::bindings {
 
@@ -23,6 +25,11 @@ struct CpuDevice {
 struct BatchHandle {
   Batch batch;
   std::span<const SampleRequest> sample_requests;
+};
+
+// What a step did, for Python to read one by one or, at every step of an engine, as plain numbers.
+struct StepEvents {
+  std::vector<SequenceEvent> events;
 };
 
 }  // namespace fastpaged::bindings

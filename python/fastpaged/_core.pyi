@@ -3,7 +3,7 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -270,6 +270,16 @@ class SequenceEvent:
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
 
+class StepEvents:
+    """What a step did, in order."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
+    @property
+    def packed(self) -> bytes:
+        """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none), sample_row,
+        the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished), group_finished."""
+
 class SchedulerOutput:
     @property
     def scheduled(self) -> list[tuple[int, int, int]]:
@@ -286,6 +296,9 @@ class SchedulerOutput:
         """Group ids; those that were swapped are in swapped_out too."""
     swapped_out: Final[list[int]]
     swapped_in: Final[list[int]]
+    @property
+    def let_in(self) -> list[int]:
+        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
     num_tokens: Final[int]
     num_samples: Final[int]
     @property
@@ -369,7 +382,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
-    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
+    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
         logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
