@@ -166,6 +166,9 @@ class ModelGraph:
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
+        """Has the thread run the batch and sample its rows; returns at once. RuntimeError if it has not finished the
+        step before, or in a forked child."""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
@@ -277,8 +280,9 @@ class StepEvents:
     def __iter__(self) -> Iterator[SequenceEvent]: ...
     @property
     def packed(self) -> bytes:
-        """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none), sample_row,
-        the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished), group_finished."""
+        """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none),
+        sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished),
+        group_finished."""
 
 class SchedulerOutput:
     @property
@@ -434,6 +438,14 @@ class SamplerOutput:
     ]:
         """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
         alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
+
+class StepThread:
+    """Carries out one step at a time beside the caller: see ModelGraph.start(). Of no use in a forked child."""
+
+    is_started: Final[bool]  # and not finished
+    def __init__(self) -> None: ...
+    def finish(self) -> SamplerOutput:
+        """Waits for the step; what it sampled. Raises what it raised. Releases the GIL."""
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...
