@@ -3,8 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,20 +112,12 @@ class GraphHandle {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
     return py::array_t<float>({logits.shape[0], logits.shape[1]}, logits.ptr<float>(), self);
   }
-  void time_ops() { graph_.time_ops(); }
-  [[nodiscard]] py::dict op_times() const {
-    py::dict times;
-    const std::optional<OpTimes>& measured = graph_.op_times();
-    if (!measured) {
-      return times;
-    }
-    for (std::size_t op = 0; op < OpTimes::kNumOps; ++op) {
-      const OpTime& of_op = measured->times()[op];
-      if (of_op.num_calls > 0) {
-        times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
-      }
-    }
-    return times;
+  void time_ops(const std::optional<MachineLimits>& limits) { graph_.time_ops(limits.value_or(MachineLimits{})); }
+  [[nodiscard]] std::vector<OpTime> op_times() const {
+    return graph_.op_times() ? graph_.op_times()->times() : std::vector<OpTime>{};
+  }
+  [[nodiscard]] double runs_limit_seconds() const {
+    return graph_.op_times() ? graph_.op_times()->runs_limit_seconds() : 0.0;
   }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
@@ -182,9 +173,11 @@ void bind_graph(py::module_& m) {
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })
       .def_property_readonly("dtype", [](const GraphHandle& self) { return name_of(self.graph().activation_dtype()); })
-      .def("time_ops", &GraphHandle::time_ops, "From now on every run counts its ops and their time.")
-      .def_property_readonly("op_times", &GraphHandle::op_times,
-                             "{op: (calls, seconds)} since time_ops(); empty before it.")
+      .def("time_ops", &GraphHandle::time_ops, py::arg("limits") = py::none(),
+           "From now on every run counts its ops, anew, with their time and what the limits allow.")
+      .def_property_readonly("op_times", &GraphHandle::op_times, "Since time_ops(); empty before it.")
+      .def_property_readonly("runs_limit_seconds", &GraphHandle::runs_limit_seconds,
+                             "What the limits allow whole runs, added up since time_ops().")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

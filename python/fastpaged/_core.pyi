@@ -30,6 +30,67 @@ class CpuDevice:
     @property
     def num_threads(self) -> int: ...
 
+# ---- what this machine can do (bind_machine.cc)
+
+def measure_read(
+    device: CpuDevice, buffer: npt.NDArray[np.uint8], *, piece_bytes: int, num_passes: int = 1
+) -> tuple[float, float]:
+    """(bytes, seconds) of reading each piece of the buffer num_passes times, each by one of the threads. Releases the
+    GIL."""
+
+def matrix_dtypes(isa: str) -> list[str]:
+    """What the table called isa multiplies without widening it: "float32", and maybe "bfloat16" before it."""
+
+class MatrixProbe:
+    """Multiplies on all threads of a device, as its linear layers do at best.
+
+    weight_bytes: what each thread streams from its cache again and again; 0: operands stay in registers.
+    """
+
+    def __init__(self, device: CpuDevice, dtype: str, *, weight_bytes: int) -> None: ...
+    def measure(self, num_passes: int) -> tuple[float, float]:
+        """(flops, seconds). Releases the GIL."""
+
+class MachineLimits:
+    """What all threads of a run reach together, in bytes and flops per second; 0: not known, and no limit.
+
+    cache_rate: of caches that threads have to themselves, which hold cache_bytes together; shared_cache_rate: of what
+    does not fit there.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_rate: float,
+        cache_rate: float,
+        shared_cache_rate: float,
+        cache_bytes: int,
+        flop_rate: float,
+    ) -> None: ...
+    memory_rate: Final[float]
+    cache_rate: Final[float]
+    shared_cache_rate: Final[float]
+    cache_bytes: Final[int]
+    flop_rate: Final[float]
+    def seconds(self, *, memory_bytes: int = 0, activation_bytes: int = 0, flops: int = 0) -> float:
+        """What one call that moves and computes so much takes at the least: the slowest of the three."""
+
+class OpTime:
+    """All calls of an op that are alike: linear layers of one shape, attention with one window, any other op.
+
+    Bytes and flops are those that the op needs, whoever computes it; limit_seconds is what the limits allow, by call.
+    """
+
+    op: Final[str]
+    label: Final[str]
+    calls: Final[int]
+    seconds: Final[float]
+    weight_bytes: Final[int]
+    kv_bytes: Final[int]
+    activation_bytes: Final[int]
+    flops: Final[int]
+    limit_seconds: Final[float]
+
 # ---- weights (bind_weights.cc)
 
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
@@ -173,11 +234,15 @@ class ModelGraph:
     def check_invariants(self) -> None: ...
     @property
     def dtype(self) -> str: ...
-    def time_ops(self) -> None:
-        """From now on every run counts its ops and their time."""
+    def time_ops(self, limits: MachineLimits | None = None) -> None:
+        """From now on every run counts its ops, anew, with their time and what the limits allow."""
     @property
-    def op_times(self) -> dict[str, tuple[int, float]]:
-        """{op: (calls, seconds)} since time_ops(); empty before it."""
+    def op_times(self) -> list[OpTime]:
+        """Since time_ops(), in the order of their first calls; empty before it."""
+    @property
+    def runs_limit_seconds(self) -> float:
+        """What the limits allow whole runs, added up since time_ops(): of each the time of its weights and KV from
+        memory or of its arithmetic, whichever is longer."""
     @property
     def arena_bytes(self) -> int: ...
     @property

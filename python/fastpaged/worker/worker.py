@@ -78,6 +78,10 @@ class Worker:
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         """Computes the batch and samples its rows. Releases the GIL."""
         self.graph.run(batch)
+        return self.sample(batch)
+
+    def sample(self, batch: _core.Batch) -> _core.SamplerOutput:
+        """Samples the rows of the batch that the graph has just run. Releases the GIL."""
         return self._sampler.sample(self.graph.output, batch)
 
     @property
