@@ -87,8 +87,8 @@ class PeerProcess:
             raise PeerError(f"request {wrong[0]} has {got} tokens, not {wanted}; {len(wrong)} requests are like it")
         return Measured(answer["wall_s"], answer["ttft_s"], answer["tokens"], others.cores)
 
-    def close(self) -> None:
-        """Ends the process and what it started. Idempotent."""
+    def close(self, grace_seconds: float = _SECONDS_TO_END) -> None:
+        """Ends the process and what it started, by force after that time. Idempotent."""
         process, self._process, self._unread = self._process, None, b""
         if process is None:
             return
@@ -96,7 +96,7 @@ class PeerProcess:
         process.stdin.close()
         self._signal(process, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_END)
+            process.wait(grace_seconds)
         self._signal(process, signal.SIGKILL)
         process.wait()
         process.stdout.close()
@@ -111,9 +111,10 @@ class PeerProcess:
             answer: dict[str, Any] = json.loads(self._line(process))
         except (OSError, PeerError, ValueError) as error:
             reason = f"{error}" if isinstance(error, PeerError) else self._last_words(process)
-            self.close()
+            self.close(grace_seconds=0.0)
             raise PeerError(reason) from None
         self._signal(process, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return answer
 
     def _line(self, process: subprocess.Popen[bytes]) -> bytes:

@@ -47,7 +47,7 @@ def machine_rates(rates: Sequence[Mapping[str, Any]], num_threads: int) -> Machi
     flops = [
         row["rate"]
         for row in of_threads
-        if row["what"] == "multiply" and row["from"] == "cache" and row["dtype"] == "bfloat16"
+        if row["what"] == "multiply" and row["from"] == "own cache" and row["dtype"] == "bfloat16"
     ]
     return MachineRates(max(reads), max(flops))
 
