@@ -11,6 +11,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/handles.h"
+#include "bindings/step_thread.h"
 #include "bindings/tensor_arg.h"
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
@@ -102,6 +103,15 @@ class GraphHandle {
     const py::gil_scoped_release release;
     graph_.run(batch.batch);
   }
+  // Runs the batch and samples its rows on `thread`, which keeps the three alive that it works on.
+  static void start(const py::object& self, StepThread& thread, const py::object& sampler, const py::object& batch) {
+    auto& graph = self.cast<GraphHandle&>().graph_;
+    auto& device_sampler = sampler.cast<DeviceSampler&>();
+    thread.start({self, sampler, batch}, [&graph, &device_sampler, handle = batch.cast<BatchHandle>()] {
+      graph.run(handle.batch);
+      return device_sampler.sample(graph.output(), handle.sample_requests);
+    });
+  }
   // A view of the arena that keeps `self` alive.
   static py::array output(const py::object& self) {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
@@ -162,6 +172,8 @@ void bind_graph(py::module_& m) {
       .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),
            "[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]")
       .def("run", &GraphHandle::run, py::arg("batch"), "Releases the GIL.")
+      .def("start", &GraphHandle::start, py::arg("thread"), py::arg("sampler"), py::arg("batch"),
+           "Has the thread run the batch and sample its rows; returns at once.")
       .def(
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })

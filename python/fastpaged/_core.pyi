@@ -3,7 +3,7 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -240,6 +240,9 @@ class ModelGraph:
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
+        """Has the thread run the batch and sample its rows; returns at once. RuntimeError if it has not finished the
+        step before, or in a forked child."""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
@@ -348,6 +351,17 @@ class SequenceEvent:
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
 
+class StepEvents:
+    """What a step did, in order."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
+    @property
+    def packed(self) -> bytes:
+        """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none),
+        sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished),
+        group_finished."""
+
 class SchedulerOutput:
     @property
     def scheduled(self) -> list[tuple[int, int, int]]:
@@ -364,6 +378,9 @@ class SchedulerOutput:
         """Group ids; those that were swapped are in swapped_out too."""
     swapped_out: Final[list[int]]
     swapped_in: Final[list[int]]
+    @property
+    def let_in(self) -> list[int]:
+        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
     num_tokens: Final[int]
     num_samples: Final[int]
     @property
@@ -447,7 +464,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
-    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
+    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
         logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
@@ -499,6 +516,14 @@ class SamplerOutput:
     ]:
         """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
         alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
+
+class StepThread:
+    """Carries out one step at a time beside the caller: see ModelGraph.start(). Of no use in a forked child."""
+
+    is_started: Final[bool]  # and not finished
+    def __init__(self) -> None: ...
+    def finish(self) -> SamplerOutput:
+        """Waits for the step; what it sampled. Raises what it raised. Releases the GIL."""
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...

@@ -62,6 +62,7 @@ class Worker:
             self.graph = _record(model, self.device, self.dtype, config)
             self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
+        self._thread = _core.StepThread() if config.async_scheduling else None
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
         """Before the weights are loaded, so that what cannot fit is said at once."""
@@ -84,14 +85,26 @@ class Worker:
         """Samples the rows of the batch that the graph has just run. Releases the GIL."""
         return self._sampler.sample(self.graph.output, batch)
 
+    def start(self, batch: _core.Batch) -> None:
+        """Begins to execute the batch, and returns: its arrays stay as they are until finish(). Copies of blocks that
+        it needs have been made. REQUIRES: config.async_scheduling; what was started before is finished."""
+        assert self._thread is not None
+        self.graph.start(self._thread, self._sampler, batch)
+
+    def finish(self) -> _core.SamplerOutput:
+        """Waits for what was started; raises what it raised. Releases the GIL."""
+        assert self._thread is not None
+        return self._thread.finish()
+
     @property
     def logits(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab_size] of the last batch: a view, overwritten by the next one."""
         return self.graph.output
 
     def close(self) -> None:
-        """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it."""
-        for name in ("graph", "kv_memory", "_sampler"):
+        """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it. Waits
+        for what was started."""
+        for name in ("_thread", "graph", "kv_memory", "_sampler"):
             self.__dict__.pop(name, None)
 
 
