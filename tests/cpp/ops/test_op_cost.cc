@@ -40,32 +40,43 @@ void check_equal(const OpCost& cost, const OpCost& counted) {
   CHECK((cost.flops == counted.flops));
 }
 
-TEST_CASE("a linear layer reads each weight once and multiplies it with every row") {
+TEST_CASE("a linear layer reads each weight once, multiplies it with every row, and finishes every sum") {
   std::mt19937 random(1);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 60; ++round) {
     const std::int64_t rows = roll(random, 1, 9);
     const std::int64_t in = roll(random, 1, 40);
-    const std::int64_t out = roll(random, 1, 40);
-    const DType dtype = some_dtype(random);
-    const auto size = static_cast<std::int64_t>(size_of(dtype));
-    const PackedLinear weight(out, in, dtype, 1 << 16, "scalar");  // padded, as packed weights are
+    const bool gated = roll(random, 0, 2) == 0;
+    const bool activates = gated || roll(random, 0, 1) == 1;
+    const bool adds = !activates && roll(random, 0, 1) == 1;
     const bool has_bias = roll(random, 0, 1) == 1;
+    const std::int64_t out = roll(random, 1, 40);
+    const std::int64_t sums = gated ? 2 * out : out;
+    const DType dtype = some_dtype(random);
+    const DType out_dtype = activates ? dtype : DType::kFloat32;
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    const PackedLinear weight(sums, in, dtype, 1 << 16, "scalar");  // padded, as packed weights are
     OpCost counted;
-    for (std::int64_t n = 0; n < out; ++n) {
-      counted.weight_bytes += has_bias ? 4 : 0;
+    for (std::int64_t n = 0; n < sums; ++n) {
+      counted.weight_bytes += in * size + (has_bias ? 4 : 0);
       for (std::int64_t k = 0; k < in; ++k) {
-        counted.weight_bytes += size;
         counted.flops += 2 * rows;
       }
       counted.flops += has_bias ? rows : 0;
-      counted.activation_bytes += 4 * rows;
+    }
+    for (std::int64_t output = 0; output < rows * out; ++output) {
+      counted.activation_bytes += static_cast<std::int64_t>(size_of(out_dtype)) * (adds ? 2 : 1);
+      counted.flops += (activates ? 2 : 0) + (gated ? 1 : 0) + (adds ? 1 : 0);
     }
     counted.activation_bytes += rows * in * size;
-    check_equal(op_cost(LinearParams{.x = shaped(dtype, {rows, in}),
-                                     .weight = &weight,
-                                     .bias = has_bias ? shaped(DType::kFloat32, {out}) : TensorView{},
-                                     .out = shaped(DType::kFloat32, {rows, out})}),
-                counted);
+    LinearParams params{.x = shaped(dtype, {rows, in}),
+                        .weight = &weight,
+                        .bias = has_bias ? shaped(DType::kFloat32, {sums}) : TensorView{},
+                        .out = shaped(out_dtype, {rows, out}),
+                        .adds = adds};
+    if (activates) {
+      params.activation = Activation::kSilu;
+    }
+    check_equal(op_cost(params), counted);
   }
 }
 
@@ -186,10 +197,6 @@ TEST_CASE("rotation writes a key and a value of each token, and turns queries an
 TEST_CASE("what works element by element reads its inputs and writes its output") {
   const TensorView wide = shaped(DType::kFloat32, {3, 10});
   const TensorView half = shaped(DType::kFloat32, {3, 5});
-  const TensorView narrow = shaped(DType::kBFloat16, {3, 5});
-  check_equal(op_cost(ActivationParams{.x = half, .out = narrow}), {.activation_bytes = 15 * (4 + 2), .flops = 30});
-  check_equal(op_cost(GatedActivationParams{.gate_up = wide, .out = narrow}),
-              {.activation_bytes = 30 * 4 + 15 * 2, .flops = 45});
   check_equal(op_cost(SoftCapParams{.x = half}), {.activation_bytes = 15 * 8, .flops = 45});
   check_equal(op_cost(AddParams{.x = half, .y = half}), {.activation_bytes = 15 * 12, .flops = 15});
   check_equal(op_cost(GatherRowsParams{.x = wide, .rows = {}, .out = half}), {.activation_bytes = 15 * 8});
