@@ -135,8 +135,8 @@ void bind_sampling(py::module_& m) {
   bind_output(m);
   py::class_<StepThread>(m, "StepThread", "Carries out one step at a time beside the caller: ModelGraph.start().")
       .def(py::init<>())
-      .def("finish", &StepThread::finish, "Waits for the step; what it sampled. Raises what it raised. Releases the GIL.")
-      .def_property_readonly("is_started", &StepThread::is_started);
+      .def("finish", &StepThread::finish,
+           "Waits for the step; what it sampled. Raises what it raised. Releases the GIL.");
   py::class_<DeviceSampler>(m, "Sampler", "Logits to tokens and logprobs; one call at a time.")
       .def(py::init<std::shared_ptr<CpuDevice>>(), py::arg("device").none(false))
       .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),

@@ -46,7 +46,6 @@ class StepThread {
     kept_.clear();
     return std::move(result_);
   }
-  [[nodiscard]] bool is_started() const { return thread_.is_started(); }
 
  private:
   std::vector<pybind11::object> kept_;  // let go after the thread, which may be at work until then

@@ -25,13 +25,9 @@ class CpuDevice:
     """One op table and one thread pool. Everything made from it keeps it alive."""
 
     def __init__(self, isa: str, num_threads: int) -> None: ...
-    @property
-    def isa(self) -> str: ...
-    @property
-    def weight_layout(self) -> str:
-        """Devices of the same one pack a weight into the same bytes."""
-    @property
-    def num_threads(self) -> int: ...
+    isa: Final[str]
+    weight_layout: Final[str]  # devices of the same one pack a weight into the same bytes
+    num_threads: Final[int]
 
 # ---- what this machine can do (bind_machine.cc)
 
@@ -98,6 +94,7 @@ class OpTime:
 
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
@@ -247,8 +244,7 @@ class ModelGraph:
     def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
     def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
-        """Has the thread run the batch and sample its rows; returns at once. RuntimeError if it has not finished the
-        step before, or in a forked child."""
+        """Has the thread run the batch and sample its rows; returns at once."""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
@@ -334,6 +330,7 @@ class SamplingParams:
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
 
+    __members__: dict[str, FinishReason]
     STOP: FinishReason
     LENGTH: FinishReason
     ABORT: FinishReason
@@ -358,15 +355,12 @@ class SequenceEvent:
         """This sequence was the last of its request."""
 
 class StepEvents:
-    """What a step did, in order."""
+    """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
+    sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished), group_finished."""
 
+    packed: Final[bytes]
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[SequenceEvent]: ...
-    @property
-    def packed(self) -> bytes:
-        """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none),
-        sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished),
-        group_finished."""
 
 class SchedulerOutput:
     @property
@@ -384,9 +378,7 @@ class SchedulerOutput:
         """Group ids; those that were swapped are in swapped_out too."""
     swapped_out: Final[list[int]]
     swapped_in: Final[list[int]]
-    @property
-    def let_in(self) -> list[int]:
-        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    let_in: Final[list[int]]  # group ids: new or swapped in, they run from this step on
     num_tokens: Final[int]
     num_samples: Final[int]
     @property
@@ -511,25 +503,15 @@ class SamplerOutput:
     ranks: Final[npt.NDArray[np.int32]]
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
-    def scores(
-        self, first_row: int, num_rows: int
-    ) -> tuple[
-        npt.NDArray[np.float32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.float32],
-    ]:
+    def scores(self, first_row: int, num_rows: int) -> tuple[Floats, Ints, Ints, Ints, Floats]:
         """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
         alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
 
 class StepThread:
-    """Carries out one step at a time beside the caller: see ModelGraph.start(). Of no use in a forked child."""
+    """Carries out one step at a time beside the caller: ModelGraph.start() begins it; finish() waits for it, without
+    the GIL, and returns what it sampled or raises what it raised. In a forked child both are a RuntimeError."""
 
-    is_started: Final[bool]  # and not finished
-    def __init__(self) -> None: ...
-    def finish(self) -> SamplerOutput:
-        """Waits for the step; what it sampled. Raises what it raised. Releases the GIL."""
+    def finish(self) -> SamplerOutput: ...
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...

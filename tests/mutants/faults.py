@@ -208,8 +208,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="given token's rank: tokens equal to it never come before it",
         file="sampling/token_order.cc",
-        good="num_better += logits[i] >= logit;",
-        bad="num_better += logits[i] > logit;",
+        good="count_from(logits, id, logit)",
+        bad="count_from(logits, id, next)",
     ),
     Fault(
         name="given token's alternatives: as many as a sampled one would have",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # the module of C functions under signal
+import _signal  # type: ignore[import-not-found]  # the module of C functions under signal
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
