@@ -38,7 +38,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def start(name: str, body: str = "pass") -> PeerProcess:
         script = ENGINE.format(adapters=str(ADAPTERS), body=body)
         spec = PeerSpec(name, [sys.executable, "-c", script])
-        started.append(PeerProcess(spec, tmp_path / f"{name}.log", seconds=300.0))
+        started.append(PeerProcess(spec, tmp_path / f"{name}.log", start_seconds=300.0, run_seconds=300.0))
         return started[-1]
 
     yield start
@@ -72,7 +72,7 @@ def test_a_peer_that_dies_is_named_with_its_last_words_and_can_be_started_again(
 def test_a_peer_that_is_too_slow_is_ended(start: Start) -> None:
     peer = start("peer", "time.sleep(600 if len(requests) == 1 else 0)")
     peer.prepare(REQUESTS)
-    peer._seconds = 1.0
+    peer._run_seconds = 1.0
     with pytest.raises(PeerError, match="not done in 1 s"):
         peer.run(REQUESTS[:1])
     assert peer._process is None
