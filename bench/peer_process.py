@@ -47,14 +47,15 @@ class PeerProcess:
     """Started when it is first needed, again after a failure. While others run it is stopped (SIGSTOP): engines that
     poll for work, and some do, would take CPUs from the one that is measured.
 
-    log: what it prints goes there. seconds: the most that starting, or one run, may take.
+    log: what it prints goes there. start_seconds, run_seconds: the most that starting, and one run, may take.
     """
 
-    def __init__(self, spec: PeerSpec, log: Path, seconds: float) -> None:
+    def __init__(self, spec: PeerSpec, log: Path, start_seconds: float, run_seconds: float) -> None:
         self.spec = spec
         self.description = spec.name
         self._log = log
-        self._seconds = seconds
+        self._start_seconds = start_seconds
+        self._run_seconds = run_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
 
@@ -70,13 +71,13 @@ class PeerProcess:
                     bufsize=0,
                     start_new_session=True,
                 )
-        self.description = str(self._ask({"prepare": requests})["engine"])
+        self.description = str(self._ask({"prepare": requests}, self._start_seconds)["engine"])
 
     def run(self, requests: Sequence[Request]) -> Measured:
         """Replays the requests. Raises PeerError, also where an answer has another length than was asked for."""
         assert self._process is not None
         with Others(self._process.pid) as others:
-            answer = self._ask({"run": requests})
+            answer = self._ask({"run": requests}, self._run_seconds)
         wrong = [
             index
             for index, (request, tokens) in enumerate(zip(requests, answer["tokens"], strict=True))
@@ -101,14 +102,14 @@ class PeerProcess:
         process.wait()
         process.stdout.close()
 
-    def _ask(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, command: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Wakes the peer, sends the command, reads the answer, stops the peer."""
         process = self._process
         assert process is not None and process.stdin is not None
         self._signal(process, signal.SIGCONT)
         try:
             process.stdin.write(json.dumps(command).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(self._line(process))
+            answer: dict[str, Any] = json.loads(self._line(process, seconds))
         except (OSError, PeerError, ValueError) as error:
             reason = f"{error}" if isinstance(error, PeerError) else self._last_words(process)
             self.close(grace_seconds=0.0)
@@ -117,14 +118,14 @@ class PeerProcess:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         return answer
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> bytes:
         assert process.stdout is not None
-        end = time.monotonic() + self._seconds
+        end = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(max(0.0, end - time.monotonic())):
-                    raise PeerError(f"not done in {self._seconds:.0f} s")
+                    raise PeerError(f"not done in {seconds:.0f} s")
                 read = os.read(process.stdout.fileno(), _READ_BYTES)
                 if not read:
                     raise PeerError(self._last_words(process))

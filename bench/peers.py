@@ -37,7 +37,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="WORKLOAD")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds for one start or run of a peer")
+    parser.add_argument("--start-limit", type=float, default=900.0, metavar="SECONDS", help="for a peer to be ready")
+    parser.add_argument("--time-limit", type=float, default=300.0, metavar="SECONDS", help="for one run of a peer")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results"))
     parser.add_argument("--vllm-python", metavar="PYTHON", help="of an environment with vllm for CPUs")
     parser.add_argument("--llama-server", metavar="PATH")
@@ -148,7 +149,7 @@ def main() -> None:
     made = write(args.output, [w for w in args.workloads if w in WORKLOADS], vocab_size_of(args.model))
     files = {name if name in WORKLOADS else Path(name).stem: made.get(name, Path(name)) for name in args.workloads}
     peers = [
-        PeerProcess(spec, args.output / f"{spec.name.replace(' ', '-')}.log", args.time_limit)
+        PeerProcess(spec, args.output / f"{spec.name.replace(' ', '-')}.log", args.start_limit, args.time_limit)
         for spec in specs_of(args)
     ]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the peers are ended

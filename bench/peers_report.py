@@ -112,7 +112,7 @@ class WorkloadResult:
             "",
             f"Limit of this run: {self.limit:.1f} {metric.unit}.",
             "",
-            f"| engine | {metric.unit} | share of the limit | first token, ms | wall, s | fastpaged is faster |",
+            f"| engine | {metric.unit} | share of the limit | first token, ms | wall, s | fastpaged over it |",
             "|---|---|---|---|---|---|",
         ]
         for name, runs in self.runs.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import peers
@@ -11,6 +11,8 @@ import pytest
 from peer_process import Measured, PeerError, PeerProcess, PeerSpec
 from peers_report import OURS, Spread, WorkloadResult, metric_of
 from workloads import Request
+
+Start = Callable[..., PeerProcess]
 
 ADAPTERS = Path(peers.__file__).with_name("peer_adapters")
 REQUESTS = [Request(prompt=[5, 6, 7], out=3), Request(prompt=[9], out=2)]
@@ -30,13 +32,13 @@ adapter.serve(Engine)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[object]:
+def start(tmp_path: Path) -> Iterator[Start]:
     started: list[PeerProcess] = []
 
     def start(name: str, body: str = "pass") -> PeerProcess:
         script = ENGINE.format(adapters=str(ADAPTERS), body=body)
         spec = PeerSpec(name, [sys.executable, "-c", script])
-        started.append(PeerProcess(spec, tmp_path / f"{name}.log", seconds=300.0))
+        started.append(PeerProcess(spec, tmp_path / f"{name}.log", start_seconds=300.0, run_seconds=300.0))
         return started[-1]
 
     yield start
@@ -49,7 +51,7 @@ def state(peer: PeerProcess) -> str:
     return Path(f"/proc/{peer._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_a_peer_answers_and_is_stopped_while_others_run(start) -> None:
+def test_a_peer_answers_and_is_stopped_while_others_run(start: Start) -> None:
     peer = start("peer")
     peer.prepare(REQUESTS)
     assert peer.description == "an engine"
@@ -58,7 +60,7 @@ def test_a_peer_answers_and_is_stopped_while_others_run(start) -> None:
     assert state(peer) == "T"
 
 
-def test_a_peer_that_dies_is_named_with_its_last_words_and_can_be_started_again(start) -> None:
+def test_a_peer_that_dies_is_named_with_its_last_words_and_can_be_started_again(start: Start) -> None:
     peer = start("peer", "if len(requests) == 1: sys.exit('no memory left')")
     peer.prepare(REQUESTS)
     with pytest.raises(PeerError, match="ended with status 1: no memory left"):
@@ -67,23 +69,23 @@ def test_a_peer_that_dies_is_named_with_its_last_words_and_can_be_started_again(
     assert peer.run(REQUESTS).wall_s == 0.5
 
 
-def test_a_peer_that_is_too_slow_is_ended(start) -> None:
+def test_a_peer_that_is_too_slow_is_ended(start: Start) -> None:
     peer = start("peer", "time.sleep(600 if len(requests) == 1 else 0)")
     peer.prepare(REQUESTS)
-    peer._seconds = 1.0
+    peer._run_seconds = 1.0
     with pytest.raises(PeerError, match="not done in 1 s"):
         peer.run(REQUESTS[:1])
     assert peer._process is None
 
 
-def test_an_answer_of_another_length_is_a_failure(start) -> None:
+def test_an_answer_of_another_length_is_a_failure(start: Start) -> None:
     peer = start("peer", "requests = [dict(r, out=r['out'] + (r['out'] == 2)) for r in requests]")
     peer.prepare(REQUESTS)
     with pytest.raises(PeerError, match="request 1 has 3 tokens, not 2"):
         peer.run(REQUESTS)
 
 
-def test_rounds_go_on_without_a_peer_that_fails_and_end_without_fastpaged(start) -> None:
+def test_rounds_go_on_without_a_peer_that_fails_and_end_without_fastpaged(start: Start) -> None:
     ours, good, bad = start(OURS), start("good"), start("bad", "raise RuntimeError('cannot')")
     runs, failures = peers.run_rounds("w", REQUESTS, [ours, good, bad], 3)
     assert {name: len(of) for name, of in runs.items()} == {OURS: 3, "good": 3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,12 @@ def bench(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_a_cell_decodes_all_its_sequences_at_its_context_and_computes_no_prompt(bench: Bench) -> None:
-    worker, seen = bench.engine.worker, []
+    worker: Any = bench.engine.worker
+    seen: list[tuple[int, list[int]]] = []
     graph = worker.graph
     run = graph.run
 
-    def noted(batch) -> None:
+    def noted(batch: Any) -> None:
         seen.append((len(batch.token_ids), [int(length) for length in batch.context_lens]))
         run(batch)
 
