@@ -28,6 +28,9 @@ class CpuDevice:
     @property
     def isa(self) -> str: ...
     @property
+    def weight_layout(self) -> str:
+        """Devices of the same one pack a weight into the same bytes."""
+    @property
     def num_threads(self) -> int: ...
 
 # ---- what this machine can do (bind_machine.cc)
@@ -98,15 +101,18 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
-    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
 
     def __init__(
         self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
     ) -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened.
-
-        gated: the first half of the rows are gates, the second the ups they belong to.
-        """
+        """Stacks parts [N_i, K] along N, packed as dtype, "bfloat16" or "float32". gated: N/2 gates, then N/2 ups."""
+    @staticmethod
+    def from_packed(
+        device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str, gated: bool
+    ) -> PackedLinear:
+        """What was packed before, by a device of the same weight_layout; data, its bytes, are not copied."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
     @property

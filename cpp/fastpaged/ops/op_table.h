@@ -25,6 +25,9 @@ namespace fastpaged {
 
 struct OpTable {
   const char* isa;
+  // Names how pack_linear lays a weight out, with a version: what one table packed, and was kept on disk, serves all
+  // tables of the same layout, and no later build that lays it out in another way.
+  const char* weight_layout = "";
   // parts: [N_i, K] bfloat16 or float32 weights stacked along N (q, k and v; gate and up), packed as dtype, bfloat16 or
   // float32: float32 is rounded to bfloat16, bfloat16 widened. Any N >= 1 and K >= 1.
   PackedLinear (*pack_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);

@@ -11,6 +11,7 @@ namespace fastpaged {
 namespace {
 
 constexpr OpTable kScalar{.isa = "scalar",
+                          .weight_layout = reference::kWeightLayout,
                           .pack_linear = &reference::pack_linear,
                           .pack_gated_linear = &reference::pack_gated_linear,
                           .embedding = &reference::embedding,

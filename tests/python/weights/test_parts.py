@@ -16,6 +16,7 @@ from fastpaged import _core
 from fastpaged.config import DType
 from fastpaged.errors import ModelFormatError
 from fastpaged.formats import SafetensorsFile, StoredTensor
+from fastpaged.formats.mapped_file import MappedFile
 from fastpaged.models.gguf_name import GgufName
 from fastpaged.models.weight_source import Part
 from fastpaged.weights.checkpoint import Checkpoint
@@ -30,6 +31,7 @@ class OneFile:
     """Tensors in memory, as a file of one kind would give them."""
 
     path = "memory"
+    files: tuple[MappedFile, ...] = ()
 
     def __init__(self, kind: str, **values: npt.NDArray[np.float32]) -> None:
         self.tensors = {}

@@ -7,6 +7,7 @@ namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
 OpTable table() {
   return {.isa = kIsaName,
+          .weight_layout = kWeightLayout,
           .pack_linear = [](std::span<const TensorView> parts, DType dtype,
                             ThreadPool& pool) { return pack_panels(parts, dtype, kIsaName, false, pool); },
           .pack_gated_linear = [](std::span<const TensorView> parts, DType dtype,

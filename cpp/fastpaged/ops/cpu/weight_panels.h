@@ -18,6 +18,9 @@
 
 namespace fastpaged::cpu {
 
+// OpTable::weight_layout: to be counted up with every change of the bytes that pack_panels makes.
+constexpr const char* kWeightLayout = "panels16x32-1";
+
 constexpr std::int64_t kPanelWidth = kOutputsPerPanel;
 constexpr std::int64_t kTileDepth = 32;  // k
 constexpr std::int64_t kTileElements = kPanelWidth * kTileDepth;

@@ -11,6 +11,8 @@
 
 namespace fastpaged::reference {
 
+// OpTable::weight_layout: to be counted up with every change of the bytes that pack_linear makes.
+constexpr const char* kWeightLayout = "rows16-1";
 PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 PackedLinear pack_gated_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 void embedding(const EmbeddingParams& params, ThreadPool& pool);
