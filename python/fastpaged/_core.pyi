@@ -14,8 +14,11 @@ from fastpaged._core_machine import MatrixProbe as MatrixProbe
 from fastpaged._core_machine import OpTime as OpTime
 from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
-from fastpaged._core_policy import SchedulerPolicy as SchedulerPolicy
-from fastpaged._core_policy import SchedulerStats as SchedulerStats
+from fastpaged._core_plan import FinishReason as FinishReason
+from fastpaged._core_plan import SamplingParams as SamplingParams
+from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
+from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
+from fastpaged._core_plan import SchedulerStats as SchedulerStats
 
 __version__: str
 
@@ -218,38 +221,7 @@ class ModelGraph:
     def output(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
 
-# ---- what the scheduler takes and gives (bind_policy.cc, bind_plan.cc; policies and stats: _core_policy.pyi)
-
-class SamplingParams:
-    def __init__(
-        self,
-        *,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        min_p: float,
-        seed: int,
-        num_logprobs: int | None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        repetition_penalty: float = 1.0,
-        min_tokens: int = 0,
-        logit_bias: dict[int, float] = ...,
-        allowed_token_ids: Sequence[int] | None = None,
-        end_token_ids: Sequence[int] = (),
-        bad_words: Sequence[Sequence[int]] = (),
-        num_prompt_logprobs: int | None = None,
-    ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
-
-class FinishReason:
-    """Enum: STOP, LENGTH, ABORT, ERROR."""
-
-    STOP: FinishReason
-    LENGTH: FinishReason
-    ABORT: FinishReason
-    ERROR: FinishReason
-    name: Final[str]
+# ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
 class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
@@ -278,31 +250,6 @@ class StepEvents:
         """Eight integers of 64 bits an event, in this machine's byte order: group_id, sequence_id, token_id (-1: none),
         sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished),
         group_finished."""
-
-class SchedulerOutput:
-    @property
-    def scheduled(self) -> list[tuple[int, int, int]]:
-        """(group_id, first_token, num_tokens) of each sequence in this step."""
-    @property
-    def scheduled_sequences(self) -> list[int]:
-        """The sequence ids, in the order of scheduled."""
-    @property
-    def copies(self) -> list[tuple[str, int, int, int]]:
-        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
-        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
-    @property
-    def preempted(self) -> list[int]:
-        """Group ids; those that were swapped are in swapped_out too."""
-    swapped_out: Final[list[int]]
-    swapped_in: Final[list[int]]
-    @property
-    def let_in(self) -> list[int]:
-        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
-    num_tokens: Final[int]
-    num_samples: Final[int]
-    @property
-    def num_rows(self) -> int:
-        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
 
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.

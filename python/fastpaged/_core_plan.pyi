@@ -1,6 +1,7 @@
-"""What fastpaged._core has of scheduling policies and what they cost (bind_policy.cc, bind_plan.cc). Only for readers
-and type checkers: no module of this name exists at run time."""
+"""What fastpaged._core's scheduler takes and plans (bind_policy.cc, bind_plan.cc). Only for readers and type checkers:
+no module of this name exists at run time."""
 
+from collections.abc import Sequence
 from typing import Final
 
 class SchedulerPolicy:
@@ -52,3 +53,59 @@ class SchedulerStats:
     num_blocks_swapped_in: Final[int]
     num_blocks_copied_on_write: Final[int]
     num_tokens_recomputed: Final[int]
+
+class SamplingParams:
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        min_p: float,
+        seed: int,
+        num_logprobs: int | None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        min_tokens: int = 0,
+        logit_bias: dict[int, float] = ...,
+        allowed_token_ids: Sequence[int] | None = None,
+        end_token_ids: Sequence[int] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+        num_prompt_logprobs: int | None = None,
+    ) -> None:
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
+
+class FinishReason:
+    """Enum: STOP, LENGTH, ABORT, ERROR."""
+
+    STOP: FinishReason
+    LENGTH: FinishReason
+    ABORT: FinishReason
+    ERROR: FinishReason
+    name: Final[str]
+
+class SchedulerOutput:
+    @property
+    def scheduled(self) -> list[tuple[int, int, int]]:
+        """(group_id, first_token, num_tokens) of each sequence in this step."""
+    @property
+    def scheduled_sequences(self) -> list[int]:
+        """The sequence ids, in the order of scheduled."""
+    @property
+    def copies(self) -> list[tuple[str, int, int, int]]:
+        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
+        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
+    @property
+    def preempted(self) -> list[int]:
+        """Group ids; those that were swapped are in swapped_out too."""
+    swapped_out: Final[list[int]]
+    swapped_in: Final[list[int]]
+    @property
+    def let_in(self) -> list[int]:
+        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    num_tokens: Final[int]
+    num_samples: Final[int]
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
