@@ -9,6 +9,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from fastpaged._core_machine import MachineLimits as MachineLimits
+from fastpaged._core_machine import MatrixProbe as MatrixProbe
+from fastpaged._core_machine import OpTime as OpTime
+from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
+from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import FinishReason as FinishReason
+from fastpaged._core_plan import SamplingParams as SamplingParams
+from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
+from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
+from fastpaged._core_plan import SchedulerStats as SchedulerStats
+
 __version__: str
 
 # ---- device (bind_device.cc)
@@ -28,67 +39,6 @@ class CpuDevice:
     isa: Final[str]
     weight_layout: Final[str]  # devices of the same one pack a weight into the same bytes
     num_threads: Final[int]
-
-# ---- what this machine can do (bind_machine.cc)
-
-def measure_read(
-    device: CpuDevice, buffer: npt.NDArray[np.uint8], *, piece_bytes: int, num_passes: int = 1
-) -> tuple[float, float]:
-    """(bytes, seconds) of reading each piece of the buffer num_passes times, each by one of the threads. Releases the
-    GIL."""
-
-def matrix_dtypes(isa: str) -> list[str]:
-    """What the table called isa multiplies without widening it: "float32", and maybe "bfloat16" before it."""
-
-class MatrixProbe:
-    """Multiplies on all threads of a device, as its linear layers do at best.
-
-    weight_bytes: what each thread streams from its cache again and again; 0: operands stay in registers.
-    """
-
-    def __init__(self, device: CpuDevice, dtype: str, *, weight_bytes: int) -> None: ...
-    def measure(self, num_passes: int) -> tuple[float, float]:
-        """(flops, seconds). Releases the GIL."""
-
-class MachineLimits:
-    """What all threads of a run reach together, in bytes and flops per second; 0: not known, and no limit.
-
-    cache_rate: of caches that threads have to themselves, which hold cache_bytes together; shared_cache_rate: of what
-    does not fit there.
-    """
-
-    def __init__(
-        self,
-        *,
-        memory_rate: float,
-        cache_rate: float,
-        shared_cache_rate: float,
-        cache_bytes: int,
-        flop_rate: float,
-    ) -> None: ...
-    memory_rate: Final[float]
-    cache_rate: Final[float]
-    shared_cache_rate: Final[float]
-    cache_bytes: Final[int]
-    flop_rate: Final[float]
-    def seconds(self, *, memory_bytes: int = 0, activation_bytes: int = 0, flops: int = 0) -> float:
-        """What one call that moves and computes so much takes at the least: the slowest of the three."""
-
-class OpTime:
-    """All calls of an op that are alike: linear layers of one shape, attention with one window, any other op.
-
-    Bytes and flops are those that the op needs, whoever computes it; limit_seconds is what the limits allow, by call.
-    """
-
-    op: Final[str]
-    label: Final[str]
-    calls: Final[int]
-    seconds: Final[float]
-    weight_bytes: Final[int]
-    kv_bytes: Final[int]
-    activation_bytes: Final[int]
-    flops: Final[int]
-    limit_seconds: Final[float]
 
 # ---- weights (bind_weights.cc)
 
@@ -267,75 +217,7 @@ class ModelGraph:
     def output(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
 
-# ---- what the scheduler takes and gives (bind_policy.cc, bind_plan.cc)
-
-class SchedulerPolicy:
-    """All that scheduling policies differ in. Read-only; the defaults are the engine's.
-
-    preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
-        prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
-        request of one sequence, swap one of several.
-    chunked_prefill: whether a prompt may be computed over several steps.
-    long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
-    watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.
-    counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
-    block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
-    swapped_before_waiting: swapped requests come back before any waiting one is looked at.
-    """
-
-    def __init__(
-        self,
-        *,
-        preemption_mode: str = "by_branches",
-        chunked_prefill: bool = True,
-        long_prefill_token_threshold: int = 0,
-        watermark: float = 0.01,
-        counts_running_needs: bool = True,
-        block_per_branch: bool = False,
-        swapped_before_waiting: bool = False,
-    ) -> None: ...
-    @staticmethod
-    def paper_2023() -> SchedulerPolicy:
-        """Section 4.5 of the paper."""
-    preemption_mode: Final[str]
-    chunked_prefill: Final[bool]
-    long_prefill_token_threshold: Final[int]
-    watermark: Final[float]
-    counts_running_needs: Final[bool]
-    block_per_branch: Final[bool]
-    swapped_before_waiting: Final[bool]
-
-class SamplingParams:
-    def __init__(
-        self,
-        *,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        min_p: float,
-        seed: int,
-        num_logprobs: int | None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        repetition_penalty: float = 1.0,
-        min_tokens: int = 0,
-        logit_bias: dict[int, float] = ...,
-        allowed_token_ids: Sequence[int] | None = None,
-        end_token_ids: Sequence[int] = (),
-        bad_words: Sequence[Sequence[int]] = (),
-        num_prompt_logprobs: int | None = None,
-    ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
-
-class FinishReason:
-    """Enum: STOP, LENGTH, ABORT, ERROR."""
-
-    __members__: dict[str, FinishReason]
-    STOP: FinishReason
-    LENGTH: FinishReason
-    ABORT: FinishReason
-    ERROR: FinishReason
-    name: Final[str]
+# ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
 class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
@@ -361,43 +243,6 @@ class StepEvents:
     packed: Final[bytes]
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[SequenceEvent]: ...
-
-class SchedulerOutput:
-    @property
-    def scheduled(self) -> list[tuple[int, int, int]]:
-        """(group_id, first_token, num_tokens) of each sequence in this step."""
-    @property
-    def scheduled_sequences(self) -> list[int]:
-        """The sequence ids, in the order of scheduled."""
-    @property
-    def copies(self) -> list[tuple[str, int, int, int]]:
-        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
-        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
-    @property
-    def preempted(self) -> list[int]:
-        """Group ids; those that were swapped are in swapped_out too."""
-    swapped_out: Final[list[int]]
-    swapped_in: Final[list[int]]
-    let_in: Final[list[int]]  # group ids: new or swapped in, they run from this step on
-    num_tokens: Final[int]
-    num_samples: Final[int]
-    @property
-    def num_rows(self) -> int:
-        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
-
-class SchedulerStats:
-    """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
-
-    num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
-    """
-
-    num_preemptions: Final[int]
-    num_groups_swapped_out: Final[int]
-    num_groups_swapped_in: Final[int]
-    num_blocks_swapped_out: Final[int]
-    num_blocks_swapped_in: Final[int]
-    num_blocks_copied_on_write: Final[int]
-    num_tokens_recomputed: Final[int]
 
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.

@@ -53,7 +53,7 @@ def test_what_stands_for_the_weights_is_read_slice_by_slice(monkeypatch: pytest.
         seen.append(part.ctypes.data - base)
         return float(part.size), 1.0
 
-    monkeypatch.setattr(machine_limits._core, "measure_read", read)
+    monkeypatch.setattr(_core, "measure_read", read)
     assert machine_limits.memory_rate(_core.CpuDevice("scalar", 1), buffer) == pytest.approx(4096.0)
     assert seen[:5] == [0, 4096, 8192, 0, 4096]
 
