@@ -59,9 +59,10 @@ class GraphHandle {
     keep(std::move(weight_arg));
     keep(std::move(bias_arg));
   }
-  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out, const py::object& bias) {
+  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out, const py::object& bias,
+              const std::optional<std::string>& activation) {
     OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
-    graph_.linear(x, *weight, bias_arg.view(), out);
+    graph_.linear(x, *weight, bias_arg.view(), out, activation_of(activation));
     weights_.push_back(weight);
     keep(std::move(bias_arg));
   }
@@ -85,12 +86,6 @@ class GraphHandle {
         .scale = scale, .soft_cap = soft_cap, .window = window, .alibi_slopes = slopes_arg.view()};
     graph_.paged_attention(q, layer, options, out);
     keep(std::move(slopes_arg));
-  }
-  void activation(BufferId x, const std::string& activation, BufferId out) {
-    graph_.activation(x, activation_from_name(activation), out);
-  }
-  void gated_activation(BufferId gate_up, const std::string& activation, BufferId out) {
-    graph_.gated_activation(gate_up, activation_from_name(activation), out);
   }
   void soft_cap(BufferId x, float cap) { graph_.soft_cap(x, cap); }
   void add(BufferId x, BufferId y) { graph_.add(x, y); }
@@ -161,18 +156,16 @@ void bind_graph(py::module_& m) {
       .def("layer_norm", &GraphHandle::layer_norm, py::arg("x"), py::arg("residual").none(true), py::arg("weight"),
            py::arg("bias").none(true), py::arg("eps"), py::arg("out"))
       .def("linear", &GraphHandle::linear, py::arg("x"), py::arg("weight").none(false), py::arg("out"),
-           py::arg("bias") = py::none())
+           py::arg("bias") = py::none(), py::arg("activation") = py::none())
       .def("rotary_cache_write", &GraphHandle::rotary_cache_write, py::arg("qkv"), py::arg("layer"), py::arg("q"),
            py::kw_only(), py::arg("num_kv_heads"), py::arg("head_dim"), py::arg("cos_sin") = py::none(),
            py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("norm_eps") = 0.0F)
       .def("paged_attention", &GraphHandle::paged_attention, py::arg("q"), py::arg("layer"), py::arg("out"),
            py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F, py::arg("window") = 0,
            py::arg("alibi_slopes") = py::none())
-      .def("activation", &GraphHandle::activation, py::arg("x"), py::arg("activation"), py::arg("out"))
-      .def("gated_activation", &GraphHandle::gated_activation, py::arg("gate_up"), py::arg("activation"),
-           py::arg("out"))
       .def("soft_cap", &GraphHandle::soft_cap, py::arg("x"), py::arg("cap"), "In place.")
-      .def("add", &GraphHandle::add, py::arg("x"), py::arg("y"), "x += y, in place.")
+      .def("add", &GraphHandle::add, py::arg("x"), py::arg("y"),
+           "x += y, in place: by the last node, if that is the linear that computes y. Then y is not there.")
       .def("gather_rows", &GraphHandle::gather_rows, py::arg("x"), py::arg("out"))
       .def("finalize", &GraphHandle::finalize, py::arg("output"), py::arg("max_num_tokens"), py::arg("max_num_samples"))
       .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),

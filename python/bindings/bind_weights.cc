@@ -17,7 +17,7 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts, const std::string& dtype) {
+std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts, const std::string& dtype, bool gated) {
   const DType packed_dtype = activation_dtype(dtype);
   std::vector<TensorArg> args;
   std::vector<TensorView> views;
@@ -27,7 +27,8 @@ std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts,
     views.push_back(args.back().view());
   }
   const py::gil_scoped_release release;
-  return std::make_shared<PackedLinear>(device.ops.pack_linear(views, packed_dtype, device.pool));
+  const auto pack_parts = gated ? device.ops.pack_gated_linear : device.ops.pack_linear;
+  return std::make_shared<PackedLinear>(pack_parts(views, packed_dtype, device.pool));
 }
 
 void dequantize_array(CpuDevice& device, const std::string& kind, const py::object& data, const py::object& out) {
@@ -43,11 +44,15 @@ void dequantize_array(CpuDevice& device, const std::string& kind, const py::obje
 void bind_weights(py::module_& m) {
   py::class_<PackedLinear, std::shared_ptr<PackedLinear>>(
       m, "PackedLinear", "The weight [out_features, in_features] of a linear layer, in one op table's layout.")
-      .def(py::init(&pack), py::arg("device"), py::arg("parts"), py::arg("dtype") = "bfloat16", py::keep_alive<1, 2>(),
-           "Stacks parts [N_i, K] along N and packs them as dtype, 'bfloat16' or 'float32'.")
+      .def(py::init(&pack), py::arg("device"), py::arg("parts"), py::arg("dtype") = "bfloat16",
+           py::arg("gated") = false, py::keep_alive<1, 2>(),
+           "Stacks parts [N_i, K] along N and packs them as dtype, 'bfloat16' or 'float32'. gated: the first half of "
+           "the "
+           "rows are gates, the second the ups they belong to.")
       .def_property_readonly("out_features", &PackedLinear::out_features)
       .def_property_readonly("in_features", &PackedLinear::in_features)
       .def_property_readonly("dtype", [](const PackedLinear& packed) { return name_of(packed.dtype()); })
+      .def_property_readonly("gated", &PackedLinear::gated)
       .def_property_readonly("num_bytes", &PackedLinear::num_bytes);
 
   m.def("dequantize", &dequantize_array, py::arg("device"), py::arg("kind"), py::arg("data"), py::arg("out"),

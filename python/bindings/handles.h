@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "fastpaged/base/batch.h"
 #include "fastpaged/base/thread_pool.h"
 #include "fastpaged/ops/op_table.h"
+#include "fastpaged/ops/params.h"
 #include "fastpaged/request/sampling_params.h"
 
 namespace fastpaged::bindings {
@@ -24,5 +26,9 @@ struct BatchHandle {
   Batch batch;
   std::span<const SampleRequest> sample_requests;
 };
+
+inline std::optional<Activation> activation_of(const std::optional<std::string>& name) {
+  return name ? std::optional(activation_from_name(*name)) : std::nullopt;
+}
 
 }  // namespace fastpaged::bindings

@@ -39,8 +39,13 @@ Ints = npt.NDArray[np.int32]
 class PackedLinear:
     """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
 
-    def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
+    def __init__(
+        self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
+    ) -> None:
+        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened.
+
+        gated: the first half of the rows are gates, the second the ups they belong to.
+        """
     @property
     def out_features(self) -> int: ...
     @property
@@ -48,6 +53,8 @@ class PackedLinear:
     @property
     def dtype(self) -> str:
         """Of the elements, and so of the activations it takes."""
+    @property
+    def gated(self) -> bool: ...
     @property
     def num_bytes(self) -> int: ...
 
@@ -82,8 +89,16 @@ def layer_norm(
     out: Activations,
 ) -> None: ...
 def linear(
-    device: CpuDevice, x: Activations, weight: PackedLinear, out: Floats, bias: Floats | None = None
-) -> None: ...
+    device: CpuDevice,
+    x: Activations,
+    weight: PackedLinear,
+    out: Activations,
+    bias: Floats | None = None,
+    activation: str | None = None,
+    adds: bool = False,
+) -> None:
+    """out: float32; with an activation in x's dtype, of a gated weight half as wide. adds: out += instead of out =."""
+
 def rotary_cache_write(
     device: CpuDevice,
     qkv: Floats,
@@ -109,8 +124,6 @@ def paged_attention(
     window: int = 0,
     alibi_slopes: Floats | None = None,
 ) -> None: ...
-def activation(device: CpuDevice, x: Floats, activation: str, out: Activations) -> None: ...
-def gated_activation(device: CpuDevice, gate_up: Floats, activation: str, out: Activations) -> None: ...
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -131,7 +144,9 @@ class ModelGraph:
     def layer_norm(
         self, x: int, residual: int | None, weight: Floats, bias: Floats | None, eps: float, out: int
     ) -> None: ...
-    def linear(self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None) -> None: ...
+    def linear(
+        self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None, activation: str | None = None
+    ) -> None: ...
     def rotary_cache_write(
         self,
         qkv: int,
@@ -156,12 +171,10 @@ class ModelGraph:
         window: int = 0,
         alibi_slopes: Floats | None = None,
     ) -> None: ...
-    def activation(self, x: int, activation: str, out: int) -> None: ...
-    def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
     def soft_cap(self, x: int, cap: float) -> None:
         """In place."""
     def add(self, x: int, y: int) -> None:
-        """x += y, in place."""
+        """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:

@@ -21,8 +21,8 @@ class OpTimes {
   static constexpr std::size_t kNumOps = std::variant_size_v<NodeParams>;
   // In the order of NodeParams, as OpTable calls them.
   static constexpr std::array<const char*, kNumOps> kNames = {
-      "embedding",  "rms_norm",         "layer_norm", "linear", "rotary_cache_write", "paged_attention",
-      "activation", "gated_activation", "soft_cap",   "add",    "gather_rows"};
+      "embedding",       "rms_norm", "layer_norm", "linear",     "rotary_cache_write",
+      "paged_attention", "soft_cap", "add",        "gather_rows"};
 
   // Calls fn, which runs a node with these params, and counts it.
   template <typename Fn>

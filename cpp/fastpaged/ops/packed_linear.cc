@@ -24,12 +24,13 @@ std::byte* map_pages(std::size_t num_bytes) {
 }  // namespace
 
 PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
-                           const char* isa)
+                           const char* isa, bool gated)
     : out_features_(out_features),
       in_features_(in_features),
       dtype_(dtype),
       num_bytes_(num_bytes),
       isa_(isa),
+      gated_(gated),
       data_(map_pages(num_bytes), Free{num_bytes}) {}
 
 void PackedLinear::Free::operator()(std::byte* data) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "fastpaged/base/tensor_view.h"
@@ -45,12 +46,30 @@ struct LayerNormParams {
   float eps = 0.0F;
 };
 
-// out = x @ weight^T, accumulated in float32 in one order over K for every M, + bias if given
+enum class Activation : std::uint8_t {
+  kSilu,      // x / (1 + e^-x)
+  kGelu,      // x / 2 * (1 + erf(x / sqrt 2))
+  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+  kRelu,      // max(x, 0); NaN stays NaN
+};
+
+// "silu", "gelu", "gelu_tanh", "relu". Throws std::invalid_argument naming what is allowed.
+Activation activation_from_name(std::string_view name);
+const char* name_of(Activation activation);
+
+// y = x @ weight^T, accumulated in float32 in one order over K for every M, + bias if given; then
+//   out = y                                  of a plain weight
+//   out += y                                 if it adds
+//   out = activation(y)                      with an activation
+//   out = activation(its gates) * its ups    of a gated weight, which needs one; row by row, y is N/2 gates, N/2 ups
+// None of it is rounded but what an activation has made, once.
 struct LinearParams {
   TensorView x;                          // [M, K] A, the dtype the weight was packed in
   const PackedLinear* weight = nullptr;  // [N, K], packed for the op table that runs it
   TensorView bias{};                     // [N] float32, or empty()
-  TensorView out;                        // [M, N] float32
+  TensorView out;                        // [M, N] float32; [M, N] A with an activation; [M, N / 2] A of a gated weight
+  std::optional<Activation> activation{};  // excludes adds
+  bool adds = false;
 };
 
 // For q and k of every head: the RMS norm over the head (if given), then the rotation of its first `rotary` elements
@@ -85,31 +104,6 @@ struct PagedAttentionParams {
   std::int32_t window = 0;  // 0: none
   // Kept from call to call by whoever calls often; null: the call allocates its own.
   Workspace* workspace = nullptr;
-};
-
-enum class Activation : std::uint8_t {
-  kSilu,      // x / (1 + e^-x)
-  kGelu,      // x / 2 * (1 + erf(x / sqrt 2))
-  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
-  kRelu,      // max(x, 0); NaN stays NaN
-};
-
-// "silu", "gelu", "gelu_tanh", "relu". Throws std::invalid_argument naming what is allowed.
-Activation activation_from_name(std::string_view name);
-const char* name_of(Activation activation);
-
-// out = activation(x)
-struct ActivationParams {
-  TensorView x;    // [T, F] float32
-  TensorView out;  // [T, F] A
-  Activation activation = Activation::kSilu;
-};
-
-// out = activation(gate) * up
-struct GatedActivationParams {
-  TensorView gate_up;  // [T, 2 F] float32: F gates, then F ups
-  TensorView out;      // [T, F] A
-  Activation activation = Activation::kSilu;
 };
 
 // x = cap * tanh(x / cap)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fastpaged.config import DType, ModelConfig
     from fastpaged.formats import StoredTensor
-    from fastpaged.ops.op_set import LinearWeight
+    from fastpaged.ops.op_set import GatedWeight, LinearWeight
     from fastpaged.progress import ProgressCallback
 
 Array = npt.NDArray[Any]  # uint16 (the bits of bfloat16) or float32
@@ -122,6 +122,7 @@ class Loader:
         self._num_weights = num_weights
         self._device = device
         self._pack = pack or (lambda parts: _core.PackedLinear(device, parts, dtype))
+        self._pack_gated = pack or (lambda parts: _core.PackedLinear(device, parts, dtype, gated=True))
         self._progress = progress
         self._loaded: set[str] = set()
         self._tables: dict[str, Array] = {}
@@ -158,6 +159,13 @@ class Loader:
             packed = self._pack([self._tables[wanted[0].name]])
         else:
             packed = self._pack(self._matrices(wanted))
+        self._report(*(part.name for part in wanted))
+        return packed
+
+    def gated_linear(self, *parts: str | Part) -> GatedWeight:
+        """All parts, gates before ups, packed."""
+        wanted = [_part(part) for part in parts]
+        packed = self._pack_gated(self._matrices(wanted))
         self._report(*(part.name for part in wanted))
         return packed
 

@@ -77,6 +77,14 @@ def test_rows_of_a_matrix_come_in_the_order_asked_for(kind: str, dtype: DType) -
     assert [part.shape for part in packed[0]] == [(4, 32), (5, 32), (12, 32)]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gates_come_before_ups_in_parts_or_in_one(dtype: DType) -> None:
+    a, b = values(12, 32), values(12, 32)
+    loader, _ = loader_of(OneFile("BF16", a=a, b=b, both=np.concatenate([b, a])), dtype=dtype)
+    np.testing.assert_array_equal(wide(loader.gated_linear("b", "a")), np.concatenate([b, a]))
+    np.testing.assert_array_equal(wide(loader.gated_linear("both")), np.concatenate([b, a]))
+
+
 def wide_of(array: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.float32]:
     return array.astype(np.float16).astype(np.float32) if kind == "F16" else array
 

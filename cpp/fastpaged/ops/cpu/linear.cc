@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fastpaged/ops/cpu/for_each_tile.h"
+#include "fastpaged/ops/cpu/linear_epilogue.h"
 #include "fastpaged/ops/cpu/packed_rows.h"
 #include "fastpaged/ops/cpu/vector.h"
 #include "fastpaged/ops/cpu/vector_ops.h"
@@ -40,18 +41,15 @@ constexpr std::int64_t kStepBytes = 64;  // of a panel, in either dtype
 // A block of rows against the panels beside each other.
 template <typename A>
 struct Block {
+  const LinearParams& params;
   const float* x;              // packed (packed_rows.h)
   const A* weight;             // first panel
   std::int64_t panel_size;     // elements
   std::int64_t used;           // of them: those of the k that x has
-  std::int64_t num_panels;     // that there are from the first on; the last is repeated
   const char* prefetch;        // against one panel: weights wanted soon
   std::int64_t prefetch_step;  // bytes to go on with every step
   bool far;                    // to the second cache only
-  const float* bias;           // from the first panel on; null for none
-  float* out;                  // likewise
-  std::int64_t out_stride;
-  std::int64_t width;  // outputs there are from the first panel on
+  PanelSums sums;              // where they go: all but the sums
 };
 
 }  // namespace
@@ -111,20 +109,6 @@ static inline void step(const float* x, const A* const (&panels)[kVectors / kVec
   }
 }
 
-template <int kRows, int kVectors, typename A>
-static inline void store_sums(const Block<A>& block, const Floats (&sums)[kRows][kVectors]) {
-#pragma GCC unroll 32
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t column = v * kLanes;
-      const std::int64_t count = block.width - column;
-      const Floats sum = block.bias == nullptr ? sums[r][v] : add(sums[r][v], load(block.bias + column, count));
-      store(block.out + r * block.out_stride + column, sum, count);
-    }
-  }
-}
-
 template <int kRows, int kPanels, typename A>
 static void multiply(const Block<A>& block) {
   constexpr int kVectors = kPanels * kVectorsPerPanel;
@@ -140,7 +124,7 @@ static void multiply(const Block<A>& block) {
   const A* panels[kPanels];
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) {
-    panels[p] = block.weight + std::min<std::int64_t>(p, block.num_panels - 1) * block.panel_size;
+    panels[p] = block.weight + std::min<std::int64_t>(p, block.sums.num_panels - 1) * block.panel_size;
   }
   const float* x = block.x;
   const char* prefetch = block.prefetch;
@@ -161,7 +145,18 @@ static void multiply(const Block<A>& block) {
       }
     }
   }
-  store_sums(block, sums);
+  alignas(64) float all[kRows][kPanels * kPanelWidth];
+#pragma GCC unroll 32
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      store(all[r] + v * kLanes, sums[r][v]);
+    }
+  }
+  PanelSums finished = block.sums;
+  finished.sums = all[0];
+  finished.stride = kPanels * kPanelWidth;
+  finish_sums(block.params, finished);
 }
 
 FASTPAGED_END_TARGET
@@ -187,7 +182,7 @@ class Problem {
   explicit Problem(const LinearParams& params)
       : params_(params),
         in_features_(params.weight->in_features()),
-        panels_(num_panels(params.weight->out_features())),
+        panels_(num_panels(*params.weight)),
         row_tiles_(params.x.shape[0], kRowsPerTile),
         panels_per_tile_(panels_per_tile()),
         panel_tiles_((panels_ + panels_per_tile_ - 1) / panels_per_tile_) {}
@@ -202,8 +197,13 @@ class Problem {
     const float* x = packed(row_tiles_.begin(row_tile), blocks);
     const std::int64_t beside = panels_beside(blocks.max_size());
     const std::int64_t last = std::min(panels_, first + panels_per_tile_);
+    alignas(64) float gates[kRowsPerTile * kPanelWidth];
     for (std::int64_t panel = first; panel < last; panel += beside) {
-      multiply_blocks(x, row_tiles_.begin(row_tile), blocks, panel, std::min(beside, last - panel));
+      multiply_blocks(x, blocks,
+                      {.row = row_tiles_.begin(row_tile),
+                       .panel = panel,
+                       .num_panels = std::min(beside, last - panel),
+                       .gates = gates});
     }
   }
 
@@ -213,7 +213,8 @@ class Problem {
   [[nodiscard]] std::int64_t panels_per_tile() const {
     const std::int64_t beside = panels_beside(EvenSplit(row_tiles_.max_size(), kMaxRows).max_size());
     const std::int64_t bytes = panel_elements<A>(in_features_) * kElementBytes;
-    return beside * std::max<std::int64_t>(1, kBytesPerTile / (beside * bytes));
+    const std::int64_t panels = beside * std::max<std::int64_t>(1, kBytesPerTile / (beside * bytes));
+    return params_.weight->gated() ? panels + panels % 2 : panels;  // gates with their ups
   }
 
   [[nodiscard]] const float* packed(std::int64_t row, const EvenSplit& blocks) const {
@@ -224,25 +225,22 @@ class Problem {
     return PackedRows::of_this_thread().get<A>(call_, params_.x, row, blocks);
   }
 
-  void multiply_blocks(const float* x, std::int64_t row, const EvenSplit& blocks, std::int64_t panel,
-                       std::int64_t panels) const {
+  void multiply_blocks(const float* x, const EvenSplit& blocks, const PanelSums& all) const {
     const std::int64_t panel_size = panel_elements<A>(in_features_);
-    const std::int64_t column = panel * kPanelWidth;
-    const bool far = blocks.max_size() <= kFewRows && blocks.count() == 1;
+    const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + all.panel * panel_size;
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + panel * panel_size;
-      const Block<A> block{.x = x + blocks.begin(i) * row_depth<A>(in_features_),
-                           .weight = weight,
-                           .panel_size = panel_size,
-                           .used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth,
-                           .num_panels = panels,
-                           .prefetch = reinterpret_cast<const char*>(weight) + prefetch_ahead(blocks, i),
-                           .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
-                           .far = far,
-                           .bias = params_.bias.empty() ? nullptr : params_.bias.ptr<const float>() + column,
-                           .out = params_.out.row<float>(row + blocks.begin(i)) + column,
-                           .out_stride = params_.out.strides[0],
-                           .width = params_.weight->out_features() - column};
+      Block<A> block{.params = params_,
+                     .x = x + blocks.begin(i) * row_depth<A>(in_features_),
+                     .weight = weight,
+                     .panel_size = panel_size,
+                     .used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth,
+                     .prefetch = reinterpret_cast<const char*>(weight) + prefetch_ahead(blocks, i),
+                     .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
+                     .far = blocks.max_size() <= kFewRows && blocks.count() == 1,
+                     .sums = all};
+      block.sums.row += blocks.begin(i);
+      block.sums.num_rows = blocks.size(i);
+      block.sums.gates += blocks.begin(i) * kPanelWidth;
       kMultiply<A>[static_cast<std::size_t>(blocks.size(i) - 1)](block);
     }
   }
