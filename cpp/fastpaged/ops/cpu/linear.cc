@@ -222,7 +222,7 @@ class Problem {
     if (kRowIsPacked && blocks.max_size() == 1 && in_features_ % kDepthStep<A> == 0) {
       return reinterpret_cast<const float*>(params_.x.row<const A>(row));
     }
-    return PackedRows::of_this_thread().get<A>(call_, params_.x, row, blocks);
+    return packed_rows<A>(params_.x, row, blocks, call_);
   }
 
   void multiply_blocks(const float* x, const EvenSplit& blocks, const PanelSums& all) const {
@@ -255,7 +255,7 @@ class Problem {
   }
 
   const LinearParams& params_;
-  const std::uint64_t call_ = PackedRows::next_call();
+  const std::uint64_t call_ = RowScratch::next_call();
   std::int64_t in_features_;
   std::int64_t panels_;
   EvenSplit row_tiles_;
