@@ -42,10 +42,7 @@ class PackedLinear:
     def __init__(
         self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
     ) -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened.
-
-        gated: the first half of the rows are gates, the second the ups they belong to.
-        """
+        """Stacks parts [N_i, K] along N, packed as dtype, "bfloat16" or "float32". gated: N/2 gates, then N/2 ups."""
     @property
     def out_features(self) -> int: ...
     @property
