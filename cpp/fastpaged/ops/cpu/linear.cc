@@ -30,14 +30,6 @@ constexpr int panels_beside(std::int64_t rows) {
 }
 static_assert(panels_beside((kMaxRows + 1) / 2) == 1);  // wherever there are several blocks of rows
 
-constexpr std::int64_t max_sums_beside() {
-  std::int64_t most = 0;
-  for (std::int64_t rows = 1; rows <= kMaxRows; ++rows) {
-    most = std::max(most, rows * panels_beside(rows) * kPanelWidth);
-  }
-  return most;
-}
-
 // A tile of work is about so many bytes of weights: enough to be worth claiming, few enough to share out evenly.
 constexpr std::int64_t kBytesPerTile = 48 * 1024;
 constexpr std::int64_t kPrefetchBytes = 4096;  // ahead in each panel
@@ -49,15 +41,15 @@ constexpr std::int64_t kStepBytes = 64;  // of a panel, in either dtype
 // A block of rows against the panels beside each other.
 template <typename A>
 struct Block {
+  const LinearParams& params;
   const float* x;              // packed (packed_rows.h)
   const A* weight;             // first panel
   std::int64_t panel_size;     // elements
   std::int64_t used;           // of them: those of the k that x has
-  std::int64_t num_panels;     // that there are from the first on; the last is repeated
   const char* prefetch;        // against one panel: weights wanted soon
   std::int64_t prefetch_step;  // bytes to go on with every step
   bool far;                    // to the second cache only
-  float* sums;                 // [rows][panels_beside(rows)][16]
+  PanelSums sums;              // where they go: all but the sums
 };
 
 }  // namespace
@@ -117,17 +109,6 @@ static inline void step(const float* x, const A* const (&panels)[kVectors / kVec
   }
 }
 
-template <int kRows, int kVectors, typename A>
-static inline void store_sums(const Block<A>& block, const Floats (&sums)[kRows][kVectors]) {
-#pragma GCC unroll 32
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      store(block.sums + (r * kVectors + v) * kLanes, sums[r][v]);
-    }
-  }
-}
-
 template <int kRows, int kPanels, typename A>
 static void multiply(const Block<A>& block) {
   constexpr int kVectors = kPanels * kVectorsPerPanel;
@@ -143,7 +124,7 @@ static void multiply(const Block<A>& block) {
   const A* panels[kPanels];
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) {
-    panels[p] = block.weight + std::min<std::int64_t>(p, block.num_panels - 1) * block.panel_size;
+    panels[p] = block.weight + std::min<std::int64_t>(p, block.sums.num_panels - 1) * block.panel_size;
   }
   const float* x = block.x;
   const char* prefetch = block.prefetch;
@@ -164,7 +145,18 @@ static void multiply(const Block<A>& block) {
       }
     }
   }
-  store_sums(block, sums);
+  alignas(64) float all[kRows][kPanels * kPanelWidth];
+#pragma GCC unroll 32
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      store(all[r] + v * kLanes, sums[r][v]);
+    }
+  }
+  PanelSums finished = block.sums;
+  finished.sums = all[0];
+  finished.stride = kPanels * kPanelWidth;
+  finish_sums(block.params, finished);
 }
 
 FASTPAGED_END_TARGET
@@ -207,7 +199,11 @@ class Problem {
     const std::int64_t last = std::min(panels_, first + panels_per_tile_);
     alignas(64) float gates[kRowsPerTile * kPanelWidth];
     for (std::int64_t panel = first; panel < last; panel += beside) {
-      multiply_blocks(x, row_tiles_.begin(row_tile), blocks, panel, std::min(beside, last - panel), gates);
+      multiply_blocks(x, blocks,
+                      {.row = row_tiles_.begin(row_tile),
+                       .panel = panel,
+                       .num_panels = std::min(beside, last - panel),
+                       .gates = gates});
     }
   }
 
@@ -226,33 +222,26 @@ class Problem {
     if (kRowIsPacked && blocks.max_size() == 1 && in_features_ % kDepthStep<A> == 0) {
       return reinterpret_cast<const float*>(params_.x.row<const A>(row));
     }
-    return PackedRows::of_this_thread().get<A>(call_, params_.x, row, blocks);
+    return packed_rows<A>(params_.x, row, blocks, call_);
   }
 
-  void multiply_blocks(const float* x, std::int64_t row, const EvenSplit& blocks, std::int64_t panel,
-                       std::int64_t panels, float* gates) const {
+  void multiply_blocks(const float* x, const EvenSplit& blocks, const PanelSums& all) const {
     const std::int64_t panel_size = panel_elements<A>(in_features_);
-    alignas(64) float sums[max_sums_beside()];
-    const bool far = blocks.max_size() <= kFewRows && blocks.count() == 1;
+    const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + all.panel * panel_size;
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + panel * panel_size;
-      const Block<A> block{.x = x + blocks.begin(i) * row_depth<A>(in_features_),
-                           .weight = weight,
-                           .panel_size = panel_size,
-                           .used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth,
-                           .num_panels = panels,
-                           .prefetch = reinterpret_cast<const char*>(weight) + prefetch_ahead(blocks, i),
-                           .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
-                           .far = far,
-                           .sums = sums};
+      Block<A> block{.params = params_,
+                     .x = x + blocks.begin(i) * row_depth<A>(in_features_),
+                     .weight = weight,
+                     .panel_size = panel_size,
+                     .used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth,
+                     .prefetch = reinterpret_cast<const char*>(weight) + prefetch_ahead(blocks, i),
+                     .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
+                     .far = blocks.max_size() <= kFewRows && blocks.count() == 1,
+                     .sums = all};
+      block.sums.row += blocks.begin(i);
+      block.sums.num_rows = blocks.size(i);
+      block.sums.gates += blocks.begin(i) * kPanelWidth;
       kMultiply<A>[static_cast<std::size_t>(blocks.size(i) - 1)](block);
-      finish_sums(params_, {.sums = sums,
-                            .stride = panels_beside(blocks.size(i)) * kPanelWidth,
-                            .row = row + blocks.begin(i),
-                            .num_rows = blocks.size(i),
-                            .panel = panel,
-                            .num_panels = panels,
-                            .gates = gates + blocks.begin(i) * kPanelWidth});
     }
   }
 
@@ -266,7 +255,7 @@ class Problem {
   }
 
   const LinearParams& params_;
-  const std::uint64_t call_ = PackedRows::next_call();
+  const std::uint64_t call_ = RowScratch::next_call();
   std::int64_t in_features_;
   std::int64_t panels_;
   EvenSplit row_tiles_;

@@ -1,4 +1,4 @@
-// PackedRows: some rows of the input of a linear layer, laid out as its inner loop reads them, one stream of words of
+// Packed rows: some rows of the input of a linear layer, laid out as its inner loop reads them, one stream of words of
 // 32 bits. Rows in their own memory may lie a power of two apart, where they push each other out of the cache.
 //
 //   [blocks of up to kMaxRows rows][depth][rows of the block]
@@ -8,12 +8,12 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <type_traits>
 
 #include "fastpaged/base/tensor_view.h"
+#include "fastpaged/ops/cpu/row_scratch.h"
 #include "fastpaged/ops/cpu/vector.h"
 #include "fastpaged/ops/cpu/weight_panels.h"
 
@@ -100,51 +100,19 @@ static void pack_block(const A* x, std::int64_t x_stride, std::int64_t rows, std
 
 FASTPAGED_END_TARGET
 
-namespace {
-
-// A thread's rows: packed by the first of its tiles that needs them, found by those that follow. It keeps its memory.
-class PackedRows {
- public:
-  // call: a number of the linear call that no other has.
-  template <typename A>
-  const float* get(std::uint64_t call, const TensorView& x, std::int64_t first_row, const EvenSplit& blocks) {
-    if (call == call_ && first_row == first_row_) {
-      return words_.get();
-    }
-    const std::int64_t depth = row_depth<A>(x.shape[1]);
-    reserve(depth * blocks.begin(blocks.count()));
+// `blocks` of rows of x from first_row on, in the scratch of this thread. call: of RowScratch.
+template <typename A>
+static const float* packed_rows(const TensorView& x, std::int64_t first_row, const EvenSplit& blocks,
+                                std::uint64_t call) {
+  const std::int64_t in_features = x.shape[1];
+  const std::int64_t depth = row_depth<A>(in_features);
+  const std::int64_t num_bytes = blocks.begin(blocks.count()) * depth * static_cast<std::int64_t>(sizeof(float));
+  return static_cast<const float*>(RowScratch::of_this_thread().get(call, first_row, num_bytes, [&](void* memory) {
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      pack_block(x.row<const A>(first_row + blocks.begin(i)), x.strides[0], blocks.size(i), x.shape[1],
-                 words_.get() + blocks.begin(i) * depth);
+      pack_block(x.row<const A>(first_row + blocks.begin(i)), x.strides[0], blocks.size(i), in_features,
+                 static_cast<float*>(memory) + blocks.begin(i) * depth);
     }
-    call_ = call;
-    first_row_ = first_row;
-    return words_.get();
-  }
+  }));
+}
 
-  static std::uint64_t next_call() {
-    static std::atomic<std::uint64_t> calls{0};
-    return calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  }
-  static PackedRows& of_this_thread() {
-    thread_local PackedRows rows;
-    return rows;
-  }
-
- private:
-  void reserve(std::int64_t words) {
-    if (words > capacity_) {
-      call_ = 0;
-      words_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(words));
-      capacity_ = words;
-    }
-  }
-
-  std::unique_ptr<float[]> words_;
-  std::int64_t capacity_ = 0;
-  std::uint64_t call_ = 0;  // 0: holds nothing
-  std::int64_t first_row_ = 0;
-};
-
-}  // namespace
 }  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA
