@@ -100,8 +100,8 @@ def test_instruction_sets_share_a_file_if_and_only_if_they_pack_into_the_same_by
 
 
 LAYOUTS = {
-    "rows16-1": "db42c739b763e93121e30a57bfffb3f3549505129245778ad3eefa9b103b9ce4",
-    "panels16x32-1": "ac4f65592e1c231242e387fbd7999e8a50d51a3953715aa19429493464ed82aa",
+    "rows16-1": "8422ebd026e15d2e7772143809c1b66c72b81804f63559aafda85e491639d45a",
+    "panels16x32-1": "22dd125af8838e057d0d40db2c154e2193f9b84673671f288a95943f6f991e92",
 }
 
 
