@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_nothing_behind(
     def no_space(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", no_space)
+    monkeypatch.setattr(os, "pwritev", no_space)
     run(llama)
     assert names(folder) == set()
 
@@ -302,7 +302,7 @@ def test_a_writer_that_is_interrupted_leaves_no_file(
 ) -> None:
     """Ctrl-C while close() waits for it."""
     writing, interrupted = threading.Event(), threading.Event()
-    write = os.pwrite
+    write = os.pwritev
 
     def slow(*args: Any) -> int:
         writing.set()
@@ -313,7 +313,7 @@ def test_a_writer_that_is_interrupted_leaves_no_file(
         assert writing.wait(60)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "pwrite", slow)
+    monkeypatch.setattr(os, "pwritev", slow)
     worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
     writer = worker._cache_writer
     assert writer is not None
@@ -417,12 +417,12 @@ import os, sys
 from fastpaged.config import EngineConfig
 from fastpaged.worker.worker import Worker
 
-write = os.pwrite
+write = os.pwritev
 def killed(*args):
     write(*args)
     os._exit(9)
 
-os.pwrite = killed
+os.pwritev = killed
 Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
 """
 
