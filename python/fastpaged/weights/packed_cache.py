@@ -36,6 +36,7 @@ _SUFFIX = ".weights"
 _UNFINISHED_SUFFIX = ".part"
 _DISK_MARGIN = 1 << 30  # bytes that are left free on the disk
 _DIGITS = 16
+_MAX_BUFFERS = 1024  # that every system takes at once
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,8 @@ class PackedCache:
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return file
 
-    def write(self, key: PackedKey, layout: Layout, between_chunks: Callable[[], None]) -> Path:
-        """between_chunks: called a few times; it may raise. Raises OSError or UnusablePackedFileError with the reason.
+    def write(self, key: PackedKey, layout: Layout, between_windows: Callable[[], None]) -> Path:
+        """between_windows: called a few times; it may raise. Raises OSError or UnusablePackedFileError with the reason.
         Whatever is raised, nothing is left."""
         self._make_folder()
         self._remove_unfinished()
@@ -125,9 +126,9 @@ class PackedCache:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is being written, says the lock
             os.truncate(descriptor, layout.num_bytes)
-            for offset, data in layout.chunks():
-                _write_all(descriptor, data, offset)
-                between_chunks()
+            for offset, buffers in layout.windows():
+                _write_all(descriptor, buffers, offset)
+                between_windows()
             os.fsync(descriptor)  # before the name: after a crash it must not lead to a file without bytes
             os.rename(name, path)
         except BaseException:
@@ -222,10 +223,14 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode("ascii")).hexdigest()[:_DIGITS]
 
 
-def _write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+def _write_all(descriptor: int, buffers: list[memoryview], offset: int) -> None:
+    while buffers:
+        written = os.pwritev(descriptor, buffers[:_MAX_BUFFERS], offset)
+        offset += written
+        while buffers and written >= len(buffers[0]):
+            written -= len(buffers.pop(0))
+        if written:
+            buffers[0] = buffers[0][written:]
 
 
 def _log() -> logging.Logger:

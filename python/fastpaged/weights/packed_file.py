@@ -5,12 +5,15 @@
     header    JSON: {"key": ..., "pieces": {name: [kind, dtype, shape, offset, bytes]}}
     pieces    each at a multiple of 4096 bytes from the start of the file, zeros between them
 
-All numbers are little-endian. The checksum covers the header, not the pieces: that their bytes are those that were
-written is left to the file system, as it is for the model files they stand for.
+All numbers are little-endian. The file is written in windows of whole huge pages, wherever in them a piece begins: a
+kernel that keeps large pages of files then maps it in these, as it does anonymous memory. The checksum covers the
+header, not the pieces: that their bytes are those that were written is left to the file system, as it is for the model
+files they stand for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -38,7 +41,8 @@ _MAGIC = b"FPWGHT01"
 _START = struct.Struct("<8sQQ32s")
 _ALIGNMENT = 4096
 _MAX_HEADER_BYTES = 1 << 26
-_WRITTEN_AT_ONCE = 1 << 24
+_HUGE_PAGE = 1 << 21
+_WINDOW = 8 * _HUGE_PAGE
 _GATED = "gated linear"
 _LINEAR_KINDS = ("linear", _GATED)
 _ARRAY_DTYPES = ("uint16", "float32")
@@ -100,12 +104,13 @@ class PackedFile:
             gated=piece.kind == _GATED,
         )
 
-    def read_ahead(self) -> None:
-        """Asks the system to have the linear weights at hand soon; rows of tables come in when they are read."""
-        if hasattr(self._map, "madvise"):
+    def advise(self) -> None:
+        """Huge pages for what is read as a whole; of tables, rows come in when they are read, and little else."""
+        with contextlib.suppress(AttributeError, OSError):  # where the system has no such thing
+            self._map.madvise(mmap.MADV_HUGEPAGE)
             for piece in self.pieces.values():
-                if piece.kind in _LINEAR_KINDS:
-                    self._map.madvise(mmap.MADV_WILLNEED, piece.offset, piece.num_bytes)
+                if piece.kind == "array" and piece.num_bytes >= _HUGE_PAGE:
+                    self._map.madvise(mmap.MADV_NOHUGEPAGE, piece.offset, piece.num_bytes)
 
 
 class Layout:
@@ -121,13 +126,29 @@ class Layout:
         header = _header(key, self.pieces)
         self._start = _start(header, self.num_bytes) + header
 
-    def chunks(self) -> Iterator[tuple[int, memoryview]]:
-        """(offset, bytes) to write, in order of offset, none very long."""
-        yield 0, memoryview(self._start)
+    def windows(self) -> Iterator[tuple[int, list[memoryview]]]:
+        """(offset, what to write there, one behind the other), in order of offset, each a window of the file."""
+        offset, held, room = 0, [], _WINDOW
+        for data in self._all_bytes():
+            begin = 0
+            while begin < len(data):
+                part = data[begin : begin + room]
+                held.append(part)
+                begin += len(part)
+                room -= len(part)
+                if room == 0:
+                    yield offset, held
+                    offset, held, room = offset + _WINDOW, [], _WINDOW
+        if held:
+            yield offset, held
+
+    def _all_bytes(self) -> Iterator[memoryview]:
+        yield memoryview(self._start)
+        end = len(self._start)
         for name, piece in self.pieces.items():
-            data = _bytes_of(self._kept[name])
-            for begin in range(0, piece.num_bytes, _WRITTEN_AT_ONCE):
-                yield piece.offset + begin, data[begin : begin + _WRITTEN_AT_ONCE]
+            yield memoryview(bytes(piece.offset - end))
+            yield _bytes_of(self._kept[name])
+            end = piece.offset + piece.num_bytes
 
 
 def _bytes_of(value: Kept) -> memoryview:

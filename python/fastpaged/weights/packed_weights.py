@@ -57,7 +57,7 @@ class PackedWeights:
         self._file = cache.open(self._key)
         self._made: dict[str, Kept] = {}
         if self._file is not None:
-            self._file.read_ahead()
+            self._file.advise()
 
     @property
     def are_stored(self) -> bool:
@@ -155,7 +155,7 @@ class CacheWriter:
             self._should_stop = True
             raise
 
-    def _between_chunks(self) -> None:
+    def _between_windows(self) -> None:
         if self._should_stop:
             raise _WritingStoppedError
         for file in self._model_files:
@@ -166,7 +166,7 @@ class CacheWriter:
         _lower_priority()
         log = logging.getLogger(__name__)
         try:
-            path = cache.write(key, Layout(key.values, self._kept), self._between_chunks)
+            path = cache.write(key, Layout(key.values, self._kept), self._between_windows)
             log.info("packed weights are kept in %s, for the next start", path)
         except _WritingStoppedError:
             pass

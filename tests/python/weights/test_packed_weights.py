@@ -100,8 +100,8 @@ def test_instruction_sets_share_a_file_if_and_only_if_they_pack_into_the_same_by
 
 
 LAYOUTS = {
-    "rows16-1": "db42c739b763e93121e30a57bfffb3f3549505129245778ad3eefa9b103b9ce4",
-    "panels16x32-1": "ac4f65592e1c231242e387fbd7999e8a50d51a3953715aa19429493464ed82aa",
+    "rows16-1": "8422ebd026e15d2e7772143809c1b66c72b81804f63559aafda85e491639d45a",
+    "panels16x32-1": "22dd125af8838e057d0d40db2c154e2193f9b84673671f288a95943f6f991e92",
 }
 
 
@@ -253,7 +253,7 @@ def test_a_full_disk_leaves_nothing_behind(
     def no_space(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", no_space)
+    monkeypatch.setattr(os, "pwritev", no_space)
     run(llama)
     assert names(folder) == set()
 
@@ -302,7 +302,7 @@ def test_a_writer_that_is_interrupted_leaves_no_file(
 ) -> None:
     """Ctrl-C while close() waits for it."""
     writing, interrupted = threading.Event(), threading.Event()
-    write = os.pwrite
+    write = os.pwritev
 
     def slow(*args: Any) -> int:
         writing.set()
@@ -313,7 +313,7 @@ def test_a_writer_that_is_interrupted_leaves_no_file(
         assert writing.wait(60)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "pwrite", slow)
+    monkeypatch.setattr(os, "pwritev", slow)
     worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
     writer = worker._cache_writer
     assert writer is not None
@@ -417,12 +417,12 @@ import os, sys
 from fastpaged.config import EngineConfig
 from fastpaged.worker.worker import Worker
 
-write = os.pwrite
+write = os.pwritev
 def killed(*args):
     write(*args)
     os._exit(9)
 
-os.pwrite = killed
+os.pwritev = killed
 Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
 """
 
