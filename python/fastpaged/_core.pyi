@@ -26,7 +26,69 @@ class CpuDevice:
 
     def __init__(self, isa: str, num_threads: int) -> None: ...
     isa: Final[str]
+    weight_layout: Final[str]  # devices of the same one pack a weight into the same bytes
     num_threads: Final[int]
+
+# ---- what this machine can do (bind_machine.cc)
+
+def measure_read(
+    device: CpuDevice, buffer: npt.NDArray[np.uint8], *, piece_bytes: int, num_passes: int = 1
+) -> tuple[float, float]:
+    """(bytes, seconds) of reading each piece of the buffer num_passes times, each by one of the threads. Releases the
+    GIL."""
+
+def matrix_dtypes(isa: str) -> list[str]:
+    """What the table called isa multiplies without widening it: "float32", and maybe "bfloat16" before it."""
+
+class MatrixProbe:
+    """Multiplies on all threads of a device, as its linear layers do at best.
+
+    weight_bytes: what each thread streams from its cache again and again; 0: operands stay in registers.
+    """
+
+    def __init__(self, device: CpuDevice, dtype: str, *, weight_bytes: int) -> None: ...
+    def measure(self, num_passes: int) -> tuple[float, float]:
+        """(flops, seconds). Releases the GIL."""
+
+class MachineLimits:
+    """What all threads of a run reach together, in bytes and flops per second; 0: not known, and no limit.
+
+    cache_rate: of caches that threads have to themselves, which hold cache_bytes together; shared_cache_rate: of what
+    does not fit there.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_rate: float,
+        cache_rate: float,
+        shared_cache_rate: float,
+        cache_bytes: int,
+        flop_rate: float,
+    ) -> None: ...
+    memory_rate: Final[float]
+    cache_rate: Final[float]
+    shared_cache_rate: Final[float]
+    cache_bytes: Final[int]
+    flop_rate: Final[float]
+    def seconds(self, *, memory_bytes: int = 0, activation_bytes: int = 0, flops: int = 0) -> float:
+        """What one call that moves and computes so much takes at the least: the slowest of the three."""
+
+class OpTime:
+    """All calls of an op that are alike: linear layers of one shape, attention with one window, any other op.
+
+    Bytes and flops are those that the op needs, whoever computes it; limit_seconds is what the limits allow, by call.
+    """
+
+    op: Final[str]
+    label: Final[str]
+    calls: Final[int]
+    seconds: Final[float]
+    weight_bytes: Final[int]
+    kv_bytes: Final[int]
+    activation_bytes: Final[int]
+    flops: Final[int]
+    limit_seconds: Final[float]
 
 # ---- weights (bind_weights.cc)
 
@@ -36,10 +98,18 @@ Ints = npt.NDArray[np.int32]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
-    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
 
-    def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
+    def __init__(
+        self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
+    ) -> None:
+        """Stacks parts [N_i, K] along N, packed as dtype, "bfloat16" or "float32". gated: N/2 gates, then N/2 ups."""
+    @staticmethod
+    def from_packed(
+        device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str, gated: bool
+    ) -> PackedLinear:
+        """What was packed before, by a device of the same weight_layout; data, its bytes, are not copied."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
     @property
@@ -47,6 +117,8 @@ class PackedLinear:
     @property
     def dtype(self) -> str:
         """Of the elements, and so of the activations it takes."""
+    @property
+    def gated(self) -> bool: ...
     @property
     def num_bytes(self) -> int: ...
 
@@ -81,8 +153,16 @@ def layer_norm(
     out: Activations,
 ) -> None: ...
 def linear(
-    device: CpuDevice, x: Activations, weight: PackedLinear, out: Floats, bias: Floats | None = None
-) -> None: ...
+    device: CpuDevice,
+    x: Activations,
+    weight: PackedLinear,
+    out: Activations,
+    bias: Floats | None = None,
+    activation: str | None = None,
+    adds: bool = False,
+) -> None:
+    """out: float32; with an activation in x's dtype, of a gated weight half as wide. adds: out += instead of out =."""
+
 def rotary_cache_write(
     device: CpuDevice,
     qkv: Floats,
@@ -108,8 +188,6 @@ def paged_attention(
     window: int = 0,
     alibi_slopes: Floats | None = None,
 ) -> None: ...
-def activation(device: CpuDevice, x: Floats, activation: str, out: Activations) -> None: ...
-def gated_activation(device: CpuDevice, gate_up: Floats, activation: str, out: Activations) -> None: ...
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -130,7 +208,9 @@ class ModelGraph:
     def layer_norm(
         self, x: int, residual: int | None, weight: Floats, bias: Floats | None, eps: float, out: int
     ) -> None: ...
-    def linear(self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None) -> None: ...
+    def linear(
+        self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None, activation: str | None = None
+    ) -> None: ...
     def rotary_cache_write(
         self,
         qkv: int,
@@ -155,12 +235,10 @@ class ModelGraph:
         window: int = 0,
         alibi_slopes: Floats | None = None,
     ) -> None: ...
-    def activation(self, x: int, activation: str, out: int) -> None: ...
-    def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
     def soft_cap(self, x: int, cap: float) -> None:
         """In place."""
     def add(self, x: int, y: int) -> None:
-        """x += y, in place."""
+        """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:
@@ -174,11 +252,15 @@ class ModelGraph:
     def check_invariants(self) -> None: ...
     @property
     def dtype(self) -> str: ...
-    def time_ops(self) -> None:
-        """From now on every run counts its ops and their time."""
+    def time_ops(self, limits: MachineLimits | None = None) -> None:
+        """From now on every run counts its ops, anew, with their time and what the limits allow."""
     @property
-    def op_times(self) -> dict[str, tuple[int, float]]:
-        """{op: (calls, seconds)} since time_ops(); empty before it."""
+    def op_times(self) -> list[OpTime]:
+        """Since time_ops(), in the order of their first calls; empty before it."""
+    @property
+    def runs_limit_seconds(self) -> float:
+        """What the limits allow whole runs, added up since time_ops(): of each the time of its weights and KV from
+        memory or of its arithmetic, whichever is longer."""
     @property
     def arena_bytes(self) -> int: ...
     @property

@@ -20,7 +20,7 @@ ALIASES: Mapping[str, str] = {"num_gpu_blocks_override": "num_blocks"}
 NONE_IS_DEFAULT = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "seed", "dtype",
     "kv_cache_dtype", "load_format", "generation_config", "hf_overrides", "override_generation_config", "max_logprobs",
-    "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark",
+    "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache",
 )  # fmt: skip
 
 _ONE_PROCESS = "the engine is one process on one machine's CPU, whose cores num_threads sets"
