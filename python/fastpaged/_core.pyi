@@ -238,7 +238,7 @@ class SequenceEvent:
 
 class StepEvents:
     """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
-    sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished), group_finished."""
+    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished."""
 
     packed: Final[bytes]
     def __len__(self) -> int: ...

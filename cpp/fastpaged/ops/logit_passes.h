@@ -34,6 +34,6 @@ struct LogitPasses {
 };
 
 // Those of the scalar table.
-extern const LogitPasses kScalarLogitPasses;
+extern const LogitPasses scalar_logit_passes;
 
 }  // namespace fastpaged

@@ -23,7 +23,7 @@ constexpr OpTable kScalar{.isa = "scalar",
                           .soft_cap = &reference::soft_cap,
                           .add = &reference::add,
                           .gather_rows = &reference::gather_rows,
-                          .logit_passes = &kScalarLogitPasses};
+                          .logit_passes = &scalar_logit_passes};
 
 bool always() {
   return true;

@@ -17,7 +17,7 @@ namespace fastpaged {
 class LogitRow {
  public:
   // REQUIRES: size > 0; logits [size] outlives the row. passes: how to go over it; the bits are the same with all.
-  LogitRow(const float* logits, std::int32_t size, const LogitPasses& passes = kScalarLogitPasses)
+  LogitRow(const float* logits, std::int32_t size, const LogitPasses& passes = scalar_logit_passes)
       : logits_(logits), passes_(&passes), size_(size), num_blocks_((size - 1) / kLogitBlock + 1) {
     const std::int32_t begin = (num_blocks_ - 1) * kLogitBlock;
     last_.fill(-std::numeric_limits<float>::infinity());

@@ -24,7 +24,7 @@ struct RowSample {
 class RowSampler {
  public:
   // passes: those of any op table, and live as long.
-  explicit RowSampler(const LogitPasses& passes = kScalarLogitPasses) : passes_(&passes) {}
+  explicit RowSampler(const LogitPasses& passes = scalar_logit_passes) : passes_(&passes) {}
 
   // logits [vocab_size], vocab_size > 0. REQUIRES: a given token is in [0, vocab_size). What it does with NaN and
   // infinities: see Sampler.

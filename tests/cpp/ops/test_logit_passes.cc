@@ -53,7 +53,7 @@ Weighed weigh(const LogitPasses& passes, const std::vector<float>& logits, float
 float exp_of(float z) {
   std::vector<float> logits(kLogitBlock, z);
   logits[0] = 0.0F;
-  return weigh(kScalarLogitPasses, logits, 1.0F).weights[1];
+  return weigh(scalar_logit_passes, logits, 1.0F).weights[1];
 }
 
 TEST_CASE("a weight stays within its stated error of exp from -87 to 0") {
@@ -84,7 +84,7 @@ TEST_CASE("every table weighs, sums and counts to the same bits") {
     const float temperature = trial % 3 == 0 ? 1.0F : std::ldexp(1.0F + static_cast<float>(random() % 999) / 999, 1);
     const float cutoff = trial % 4 == 0 ? -kInf : logits[random() % logits.size()];
     const auto last_tie = static_cast<std::int32_t>(random() % logits.size());
-    const Weighed expected = weigh(kScalarLogitPasses, logits, temperature, cutoff, last_tie);
+    const Weighed expected = weigh(scalar_logit_passes, logits, temperature, cutoff, last_tie);
     for (const std::string& isa : supported_isas()) {
       CAPTURE(isa);
       const LogitPasses& passes = *op_table(isa).logit_passes;

@@ -9,6 +9,6 @@ constexpr int kLanes = 4;  // what every target has (SSE2, NEON)
 
 }  // namespace
 
-constexpr LogitPasses kScalarLogitPasses = {.block_maxima = &block_maxima, .weigh = &weigh, .count_from = &count_from};
+const LogitPasses scalar_logit_passes = {.block_maxima = &block_maxima, .weigh = &weigh, .count_from = &count_from};
 
 }  // namespace fastpaged
