@@ -32,24 +32,28 @@ static_assert(panels_beside((kMaxRows + 1) / 2) == 1);  // wherever there are se
 
 // A tile of work is about so many bytes of weights: enough to be worth claiming, few enough to share out evenly.
 constexpr std::int64_t kBytesPerTile = 48 * 1024;
-constexpr std::int64_t kPrefetchBytes = 4096;  // ahead in each panel
-// A single panel against few rows is read as fast as several: so much further ahead, and past the first cache.
-constexpr std::int64_t kFewRows = 20;
-constexpr std::int64_t kPrefetchBytesOfOne = 8192;
-constexpr std::int64_t kStepBytes = 64;  // of a panel, in either dtype
+constexpr std::int64_t kPrefetchBytes = 4096;  // ahead in each of several panels
+
+// Against one panel, many rows go in chunks of k: the words of a chunk stay in the first cache for all panels of a
+// wave, and its weights for all blocks of rows. Sums wait in memory for the next chunk, which changes no bit of them.
+constexpr std::int64_t kChunkSteps = 128;
+constexpr std::int64_t kMaxWholeSteps = 320;  // of a panel that goes in one chunk
+constexpr std::int64_t kWaveOfOneBlock = 6;   // panels
+constexpr std::int64_t kWave = 2;             // with several blocks of rows
+constexpr std::int64_t kStepBytes = 64;       // of a panel, in either dtype
 
 // A block of rows against the panels beside each other.
 template <typename A>
 struct Block {
-  const LinearParams& params;
   const float* x;              // packed (packed_rows.h)
   const A* weight;             // first panel
   std::int64_t panel_size;     // elements
-  std::int64_t used;           // of them: those of the k that x has
+  std::int64_t num_panels;     // that there are from the first on; the last is repeated
+  std::int64_t begin;          // elements of the panels to go through, from here
+  std::int64_t end;            // to there
   const char* prefetch;        // against one panel: weights wanted soon
   std::int64_t prefetch_step;  // bytes to go on with every step
-  bool far;                    // to the second cache only
-  PanelSums sums;              // where they go: all but the sums
+  float* sums;                 // [rows][kPanels * 16]: what there is unless begin is 0, and what will be
 };
 
 }  // namespace
@@ -112,31 +116,28 @@ static inline void step(const float* x, const A* const (&panels)[kVectors / kVec
 template <int kRows, int kPanels, typename A>
 static void multiply(const Block<A>& block) {
   constexpr int kVectors = kPanels * kVectorsPerPanel;
+  constexpr std::int64_t kStride = kPanels * kPanelWidth;
   constexpr std::int64_t kWords = kRows * kDepthStep<A> / kElementsPerWord<A>;
   Floats sums[kRows][kVectors];
 #pragma GCC unroll 32
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      sums[r][v] = zero();
+      sums[r][v] = block.begin == 0 ? zero() : load(block.sums + r * kStride + v * kLanes);
     }
   }
   const A* panels[kPanels];
 #pragma GCC unroll 8
   for (int p = 0; p < kPanels; ++p) {
-    panels[p] = block.weight + std::min<std::int64_t>(p, block.sums.num_panels - 1) * block.panel_size;
+    panels[p] = block.weight + std::min<std::int64_t>(p, block.num_panels - 1) * block.panel_size;
   }
   const float* x = block.x;
   const char* prefetch = block.prefetch;
-  for (std::int64_t at = 0; at < block.used; at += kPanelWidth * kDepthStep<A>) {
+  for (std::int64_t at = block.begin; at < block.end; at += kPanelWidth * kDepthStep<A>) {
     step(x, panels, at, sums);
     x += kWords;
     if constexpr (kPanels == 1) {
-      if (block.far) {
-        _mm_prefetch(prefetch, _MM_HINT_T1);
-      } else {
-        _mm_prefetch(prefetch, _MM_HINT_T0);
-      }
+      _mm_prefetch(prefetch, _MM_HINT_T0);
       prefetch += block.prefetch_step;
     } else {
 #pragma GCC unroll 8
@@ -145,18 +146,13 @@ static void multiply(const Block<A>& block) {
       }
     }
   }
-  alignas(64) float all[kRows][kPanels * kPanelWidth];
 #pragma GCC unroll 32
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      store(all[r] + v * kLanes, sums[r][v]);
+      store(block.sums + r * kStride + v * kLanes, sums[r][v]);
     }
   }
-  PanelSums finished = block.sums;
-  finished.sums = all[0];
-  finished.stride = kPanels * kPanelWidth;
-  finish_sums(block.params, finished);
 }
 
 FASTPAGED_END_TARGET
@@ -195,25 +191,30 @@ class Problem {
     const std::int64_t first = tile % panel_tiles_ * panels_per_tile_;
     const EvenSplit blocks(row_tiles_.size(row_tile), kMaxRows);
     const float* x = packed(row_tiles_.begin(row_tile), blocks);
-    const std::int64_t beside = panels_beside(blocks.max_size());
     const std::int64_t last = std::min(panels_, first + panels_per_tile_);
+    const std::int64_t wave = blocks.count() == 1 ? kWaveOfOneBlock : kWave;
+    alignas(64) float sums[kSums];
     alignas(64) float gates[kRowsPerTile * kPanelWidth];
-    for (std::int64_t panel = first; panel < last; panel += beside) {
-      multiply_blocks(x, blocks,
-                      {.row = row_tiles_.begin(row_tile),
-                       .panel = panel,
-                       .num_panels = std::min(beside, last - panel),
-                       .gates = gates});
+    for (std::int64_t panel = first; panel < last; panel += wave) {
+      const std::int64_t panels = std::min(wave, last - panel);
+      multiply_wave(x, blocks, panel, panels, sums);
+      finish_wave(
+          blocks,
+          {.sums = sums, .row = row_tiles_.begin(row_tile), .panel = panel, .num_panels = panels, .gates = gates});
     }
   }
 
  private:
   static constexpr std::int64_t kElementBytes = sizeof(A);
+  static constexpr std::int64_t kStep = kPanelWidth * kDepthStep<A>;  // elements of a panel
+  static constexpr std::int64_t kSums = std::max(kRowsPerTile * kWave, kMaxRows* kWaveOfOneBlock) * kPanelWidth;
 
   [[nodiscard]] std::int64_t panels_per_tile() const {
-    const std::int64_t beside = panels_beside(EvenSplit(row_tiles_.max_size(), kMaxRows).max_size());
+    const EvenSplit blocks(row_tiles_.max_size(), kMaxRows);
+    const std::int64_t beside = panels_beside(blocks.max_size());
+    const std::int64_t least = beside > 1 ? beside : blocks.count() == 1 ? 3 : 2;
     const std::int64_t bytes = panel_elements<A>(in_features_) * kElementBytes;
-    const std::int64_t panels = beside * std::max<std::int64_t>(1, kBytesPerTile / (beside * bytes));
+    const std::int64_t panels = least * std::max<std::int64_t>(1, kBytesPerTile / (least * bytes));
     return params_.weight->gated() ? panels + panels % 2 : panels;  // gates with their ups
   }
 
@@ -225,33 +226,61 @@ class Problem {
     return packed_rows<A>(params_.x, row, blocks, call_);
   }
 
-  void multiply_blocks(const float* x, const EvenSplit& blocks, const PanelSums& all) const {
+  // sums [groups of panels beside each other][rows][16 of each panel]
+  void multiply_wave(const float* x, const EvenSplit& blocks, std::int64_t panel, std::int64_t panels,
+                     float* sums) const {
+    const std::int64_t beside = panels_beside(blocks.max_size());
     const std::int64_t panel_size = panel_elements<A>(in_features_);
-    const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + all.panel * panel_size;
+    const A* weight = reinterpret_cast<const A*>(params_.weight->data()) + panel * panel_size;
+    const std::int64_t used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth;
+    const std::int64_t chunk = beside == 1 && used > kMaxWholeSteps * kStep ? kChunkSteps * kStep : used;
+    const bool alone = blocks.count() == 1 && chunk == used;
+    for (std::int64_t begin = 0; begin < used; begin += chunk) {
+      for (std::int64_t p = 0; p < panels; p += beside) {
+        // What comes next: the chunk of the panel beside it, or the first panel's next one, or the wave's that follows.
+        const A* here = weight + p * panel_size + begin;
+        const A* next = p + 1 < panels         ? here + panel_size
+                        : begin + chunk < used ? weight + begin + chunk
+                                               : weight + panels * panel_size;
+        const Block<A> block{.x = x,
+                             .weight = weight + p * panel_size,
+                             .panel_size = panel_size,
+                             .num_panels = panels - p,
+                             .begin = begin,
+                             .end = std::min(used, begin + chunk),
+                             .prefetch = alone ? reinterpret_cast<const char*>(here) + kPrefetchBytes
+                                               : reinterpret_cast<const char*>(next),
+                             .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
+                             .sums = sums + p * blocks.begin(blocks.count()) * kPanelWidth};
+        multiply_blocks(block, blocks, beside);
+      }
+    }
+  }
+
+  // Each block of rows fetches its share of what comes next.
+  void multiply_blocks(const Block<A>& all, const EvenSplit& blocks, std::int64_t beside) const {
+    const std::int64_t words = all.begin / (kPanelWidth * kElementsPerWord<A>);  // of each row, behind us
     for (std::int64_t i = 0; i < blocks.count(); ++i) {
-      Block<A> block{.params = params_,
-                     .x = x + blocks.begin(i) * row_depth<A>(in_features_),
-                     .weight = weight,
-                     .panel_size = panel_size,
-                     .used = row_depth<A>(in_features_) * kElementsPerWord<A> * kPanelWidth,
-                     .prefetch = reinterpret_cast<const char*>(weight) + prefetch_ahead(blocks, i),
-                     .prefetch_step = (kStepBytes + blocks.count() - 1) / blocks.count(),
-                     .far = blocks.max_size() <= kFewRows && blocks.count() == 1,
-                     .sums = all};
-      block.sums.row += blocks.begin(i);
-      block.sums.num_rows = blocks.size(i);
-      block.sums.gates += blocks.begin(i) * kPanelWidth;
+      Block<A> block = all;
+      block.x += blocks.begin(i) * row_depth<A>(in_features_) + blocks.size(i) * words;
+      block.prefetch += (all.end - all.begin) * kElementBytes * i / blocks.count();
+      block.sums += blocks.begin(i) * beside * kPanelWidth;
       kMultiply<A>[static_cast<std::size_t>(blocks.size(i) - 1)](block);
     }
   }
 
-  // Bytes from the panel to what block i of rows fetches. While a panel serves several blocks of rows, each of them
-  // fetches its share of the panel that follows.
-  [[nodiscard]] std::int64_t prefetch_ahead(const EvenSplit& blocks, std::int64_t i) const {
-    if (blocks.count() == 1) {
-      return blocks.max_size() <= kFewRows ? kPrefetchBytesOfOne : kPrefetchBytes;
+  void finish_wave(const EvenSplit& blocks, const PanelSums& all) const {
+    const std::int64_t beside = panels_beside(blocks.max_size());
+    const std::int64_t rows = blocks.begin(blocks.count());
+    for (std::int64_t p = 0; p < all.num_panels; p += beside) {
+      PanelSums group = all;
+      group.sums += p * rows * kPanelWidth;
+      group.stride = beside * kPanelWidth;
+      group.num_rows = rows;
+      group.panel += p;
+      group.num_panels = std::min(beside, all.num_panels - p);
+      finish_sums(params_, group);
     }
-    return panel_elements<A>(in_features_) * kElementBytes * (blocks.count() + i) / blocks.count();
   }
 
   const LinearParams& params_;
