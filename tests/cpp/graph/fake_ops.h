@@ -171,6 +171,7 @@ inline const OpTable& fake_ops() {
       .soft_cap = fake_soft_cap,
       .add = fake_add,
       .gather_rows = fake_gather_rows,
+      .logit_passes = nullptr,  // a graph samples nothing
   };
   return table;
 }

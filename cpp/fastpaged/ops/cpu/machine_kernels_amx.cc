@@ -57,7 +57,7 @@ float multiply_in_registers(std::int64_t num_steps) {
   for (std::int64_t step = 0; step < num_steps; ++step) {
     tiles.dot_all();
   }
-  alignas(64) float sums[16 * 16];
+  alignas(64) float sums[16 * 16] = {};
   tiles.store<0>(sums, kTileRowBytes);
   return sums[0];
 }
