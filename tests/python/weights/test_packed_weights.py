@@ -24,7 +24,7 @@ from weights.tiny_gguf import write_tiny_gguf
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.errors import InvalidRequestError
-from fastpaged.weights import packed_cache, packed_weights
+from fastpaged.weights import packed_cache, packed_file, packed_weights
 from fastpaged.weights.packed_cache import PackedCache
 from fastpaged.weights.packed_file import PackedFile
 from fastpaged.worker.worker import Worker
@@ -410,6 +410,26 @@ def test_the_first_request_goes_before_the_writing(llama: Path, folder: Path, mo
     assert names(folder) == set()
     worker.close()
     assert len(names(folder)) == 1
+
+
+@pytest.mark.parametrize("window", [1000, 4096, 100_000])
+def test_a_file_is_the_same_whatever_is_written_at_once(
+    window: int, llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(llama)
+    path = the_file(folder)
+    whole = path.read_bytes()
+    path.unlink()
+    write = os.pwritev
+
+    def some(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        """Less than it was asked for, as systems may."""
+        return write(descriptor, [buffers[0][: 1 + len(buffers[0]) // 2]], offset)
+
+    monkeypatch.setattr(packed_file, "_WINDOW", window)
+    monkeypatch.setattr(os, "pwritev", some)
+    run(llama)
+    assert path.read_bytes() == whole
 
 
 KILLED = """
