@@ -3,8 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/handles.h"
+#include "bindings/step_thread.h"
 #include "bindings/tensor_arg.h"
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
@@ -103,25 +103,26 @@ class GraphHandle {
     const py::gil_scoped_release release;
     graph_.run(batch.batch);
   }
+  // Runs the batch and samples its rows on `thread`, which keeps the three alive that it works on.
+  static void start(const py::object& self, StepThread& thread, const py::object& sampler, const py::object& batch) {
+    auto& graph = self.cast<GraphHandle&>().graph_;
+    auto& device_sampler = sampler.cast<DeviceSampler&>();
+    thread.start({self, sampler, batch}, [&graph, &device_sampler, handle = batch.cast<BatchHandle>()] {
+      graph.run(handle.batch);
+      return device_sampler.sample(graph.output(), handle.sample_requests);
+    });
+  }
   // A view of the arena that keeps `self` alive.
   static py::array output(const py::object& self) {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
     return py::array_t<float>({logits.shape[0], logits.shape[1]}, logits.ptr<float>(), self);
   }
-  void time_ops() { graph_.time_ops(); }
-  [[nodiscard]] py::dict op_times() const {
-    py::dict times;
-    const std::optional<OpTimes>& measured = graph_.op_times();
-    if (!measured) {
-      return times;
-    }
-    for (std::size_t op = 0; op < OpTimes::kNumOps; ++op) {
-      const OpTime& of_op = measured->times()[op];
-      if (of_op.num_calls > 0) {
-        times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
-      }
-    }
-    return times;
+  void time_ops(const std::optional<MachineLimits>& limits) { graph_.time_ops(limits.value_or(MachineLimits{})); }
+  [[nodiscard]] std::vector<OpTime> op_times() const {
+    return graph_.op_times() ? graph_.op_times()->times() : std::vector<OpTime>{};
+  }
+  [[nodiscard]] double runs_limit_seconds() const {
+    return graph_.op_times() ? graph_.op_times()->runs_limit_seconds() : 0.0;
   }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
@@ -171,13 +172,17 @@ void bind_graph(py::module_& m) {
       .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),
            "[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]")
       .def("run", &GraphHandle::run, py::arg("batch"), "Releases the GIL.")
+      .def("start", &GraphHandle::start, py::arg("thread"), py::arg("sampler"), py::arg("batch"),
+           "Has the thread run the batch and sample its rows; returns at once.")
       .def(
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })
       .def_property_readonly("dtype", [](const GraphHandle& self) { return name_of(self.graph().activation_dtype()); })
-      .def("time_ops", &GraphHandle::time_ops, "From now on every run counts its ops and their time.")
-      .def_property_readonly("op_times", &GraphHandle::op_times,
-                             "{op: (calls, seconds)} since time_ops(); empty before it.")
+      .def("time_ops", &GraphHandle::time_ops, py::arg("limits") = py::none(),
+           "From now on every run counts its ops, anew, with their time and what the limits allow.")
+      .def_property_readonly("op_times", &GraphHandle::op_times, "Since time_ops(); empty before it.")
+      .def_property_readonly("runs_limit_seconds", &GraphHandle::runs_limit_seconds,
+                             "What the limits allow whole runs, added up since time_ops().")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

@@ -18,9 +18,9 @@ KINDS: tuple[ActivationKind, ...] = ("silu", "gelu", "gelu_tanh", "relu")
 def run(device: _core.CpuDevice, x: Floats, kind: str, dtype: Dtype = "float32") -> Array:
     """x: [outputs], as the biases of a weight of zeros."""
     weight = _core.PackedLinear(device, [np.zeros((len(x), 1), np.float32)], dtype)
-    element = np.uint16 if dtype == "bfloat16" else np.float32
-    out = np.full((1, len(x)), 7, element)
-    _core.linear(device, np.zeros((1, 1), element), weight, out, x, kind)
+    zero: Array = np.zeros((1, 1), np.uint16 if dtype == "bfloat16" else np.float32)
+    out = np.full((1, len(x)), 7, zero.dtype)
+    _core.linear(device, zero, weight, out, x, kind)
     return out[0]
 
 

@@ -209,6 +209,9 @@ void ModelGraph::run(const Batch& batch) {
   check_batch(batch, limits_);
   num_tokens_ = static_cast<std::int64_t>(batch.token_ids.size());
   num_samples_ = static_cast<std::int64_t>(batch.sample_rows.size());
+  if (op_times_) {
+    op_times_->begin_run();
+  }
   for (Node& node : nodes_) {
     const RowKind rows = buffers_[static_cast<std::size_t>(node.output)].rows;
     if ((rows == RowKind::kTokens ? num_tokens_ : num_samples_) > 0) {
@@ -219,6 +222,9 @@ void ModelGraph::run(const Batch& batch) {
         run_it();
       }
     }
+  }
+  if (op_times_) {
+    op_times_->end_run();
   }
 }
 

@@ -74,8 +74,9 @@ class ModelGraph {
   [[nodiscard]] DType activation_dtype() const { return activation_dtype_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_.num_bytes(); }
   [[nodiscard]] std::string describe() const;  // one line per node, for people
-  // From now on every run counts its ops and their time, which costs two readings of a clock a node.
-  void time_ops() { op_times_.emplace(); }
+  // From now on every run counts its ops, their time and what the limits allow, which costs two readings of a clock a
+  // node. Anew: what was counted before is forgotten.
+  void time_ops(const MachineLimits& limits = {}) { op_times_.emplace(limits); }
   [[nodiscard]] const std::optional<OpTimes>& op_times() const { return op_times_; }
   void check_invariants() const;
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/logit_passes.h"
 #include "fastpaged/ops/packed_linear.h"
 #include "fastpaged/ops/params.h"
 
@@ -41,6 +42,8 @@ struct OpTable {
   void (*soft_cap)(const SoftCapParams& params, ThreadPool& pool);
   void (*add)(const AddParams& params, ThreadPool& pool);
   void (*gather_rows)(const GatherRowsParams& params, ThreadPool& pool);
+  // Not an op of a model: what the sampler goes over logits with. Never null.
+  const LogitPasses* logit_passes;
 };
 
 // Every table this build knows, and those this CPU can run, best first.

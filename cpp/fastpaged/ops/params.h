@@ -81,9 +81,11 @@ struct RotaryCacheWriteParams {
   TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
   TensorView q_norm{};      // [D] float32, or empty()
   TensorView k_norm{};      // [D] float32, or empty(); both or none
-  TensorView kv_cache;      // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view
-  TensorView q;             // [T, Hq, D] A, out
-  float norm_eps = 0.0F;    // of q_norm and k_norm
+  // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view. Each [block_size, D] is one piece of memory,
+  // in the order of kv_layout.h.
+  TensorView kv_cache;
+  TensorView q;           // [T, Hq, D] A, out
+  float norm_eps = 0.0F;  // of q_norm and k_norm
 };
 
 // Causal attention of T queries over paged K and V; Hq / Hkv queries share each KV head.

@@ -22,7 +22,8 @@ constexpr OpTable kScalar{.isa = "scalar",
                           .paged_attention = &reference::paged_attention,
                           .soft_cap = &reference::soft_cap,
                           .add = &reference::add,
-                          .gather_rows = &reference::gather_rows};
+                          .gather_rows = &reference::gather_rows,
+                          .logit_passes = &scalar_logit_passes};
 
 bool always() {
   return true;

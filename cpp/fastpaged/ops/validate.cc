@@ -71,6 +71,9 @@ void expect_kv_cache(ShapeCheck& check, const TensorView& kv_cache) {
   check.bind("2", 2);
   check.expect_strided_activation("kv_cache", kv_cache, {"num_blocks", "2", "Hkv", "block_size", "D"});
   check.expect_size("block_size", 1, kMaxBlockSize);
+  if (kv_cache.shape[3] > 1 && kv_cache.strides[3] != kv_cache.shape[4]) {
+    check.fail("kv_cache must be contiguous along its last two axes");
+  }
 }
 
 // Sequence s has between 1 and context_lens[s] queries, and its table covers the context with blocks that exist.

@@ -1,9 +1,9 @@
 """GraphOps: the op set that records a ModelGraph instead of computing.
 
-Values are symbolic. add(x, y) of a y that linear() has just returned makes that linear add to x's buffer, and y is never
-there. Any other add(x, y) returns Sum(x, y), which costs nothing: the addition is done, in place, by the norm that reads
-the sum, or by an op of its own before anything else reads it. From then on x's buffer holds the sum; x itself no longer
-exists, and using it is an error. soft_cap updates its buffer in the same way.
+Values are symbolic. add(x, y) of a y that linear() has just returned makes that linear add to x's buffer, and y is
+never there. Any other add(x, y) returns Sum(x, y), which costs nothing: the addition is done, in place, by the norm
+that reads the sum, or by an op of its own before anything else reads it. From then on x's buffer holds the sum; x
+itself no longer exists, and using it is an error. soft_cap updates its buffer in the same way.
 """
 
 from __future__ import annotations

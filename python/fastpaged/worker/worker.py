@@ -71,6 +71,7 @@ class Worker:
             self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
         self._cache_writer = None if packed is None else packed.write_later()
+        self._thread = _core.StepThread() if config.async_scheduling else None
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
         """Before the weights are loaded, so that what cannot fit is said at once."""
@@ -87,7 +88,22 @@ class Worker:
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         """Computes the batch and samples its rows. Releases the GIL."""
         self.graph.run(batch)
+        return self.sample(batch)
+
+    def sample(self, batch: _core.Batch) -> _core.SamplerOutput:
+        """Samples the rows of the batch that the graph has just run. Releases the GIL."""
         return self._sampler.sample(self.graph.output, batch)
+
+    def start(self, batch: _core.Batch) -> None:
+        """Begins to execute the batch, and returns: its arrays stay as they are until finish(). Copies of blocks that
+        it needs have been made. REQUIRES: config.async_scheduling; what was started before is finished."""
+        assert self._thread is not None
+        self.graph.start(self._thread, self._sampler, batch)
+
+    def finish(self) -> _core.SamplerOutput:
+        """Waits for what was started; raises what it raised. Releases the GIL."""
+        assert self._thread is not None
+        return self._thread.finish()
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:
@@ -95,11 +111,11 @@ class Worker:
         return self.graph.output
 
     def close(self) -> None:
-        """Frees weights and KV memory (arrays taken from kv_memory keep that alive), once packed weights that are to be
-        kept for the next start are written. Idempotent; no use after it."""
+        """Frees weights and KV memory (arrays taken from kv_memory keep that alive), once what was started is finished
+        and packed weights that are to be kept for the next start are written. Idempotent; no use after it."""
         if self._cache_writer is not None:
             self._cache_writer.close()
-        for name in ("graph", "kv_memory", "_sampler"):
+        for name in ("_thread", "graph", "kv_memory", "_sampler"):
             self.__dict__.pop(name, None)
 
 

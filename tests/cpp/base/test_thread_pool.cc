@@ -70,6 +70,39 @@ TEST_CASE("thread numbers are below num_threads and no two threads share one") {
   CHECK_FALSE(shared);
 }
 
+TEST_CASE("each thread begins with its own range of neighbouring tiles") {
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    std::vector<std::int64_t> first(static_cast<std::size_t>(threads), -1);
+    std::atomic<int> begun{0};
+    pool.parallel_for(3 * threads + 1, [&](std::int64_t tile, int thread) {
+      auto& of_thread = first[static_cast<std::size_t>(thread)];
+      if (of_thread < 0) {
+        of_thread = tile;
+        ++begun;
+      }
+      while (begun < threads) {  // nobody takes a second tile before all have their first
+        std::this_thread::yield();
+      }
+    });
+    for (int thread = 0; thread < threads; ++thread) {
+      CHECK(first[static_cast<std::size_t>(thread)] == (thread == 0 ? 0 : 3 * thread + 1));
+    }
+  }
+}
+
+TEST_CASE("a thread whose tiles are done takes those of one that is held up") {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  pool.parallel_for(10, [&](std::int64_t tile, int) {
+    while (tile == 0 && done < 9) {
+      std::this_thread::yield();
+    }
+    ++done;
+  });
+  CHECK(done == 10);
+}
+
 TEST_CASE("the exception of a tile reaches the caller and the pool goes on") {
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads);

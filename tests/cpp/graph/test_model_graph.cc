@@ -3,7 +3,6 @@
 #include <functional>
 #include <limits>
 #include <new>
-#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -29,25 +28,6 @@ using testing::Weights;
 std::vector<float> logits(const ModelGraph& graph) {
   const TensorView view = graph.output();
   return {view.ptr<float>(), view.ptr<float>() + view.shape[0] * view.shape[1]};
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "";
-}
-
-bool says(const std::string& message, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    if (message.find(part) == std::string::npos) {
-      MESSAGE("got: " << message);
-      return false;
-    }
-  }
-  return true;
 }
 
 // A random pass: layers of attention and of gated or plain blocks, their sums added up by the linear that makes them,
@@ -147,57 +127,6 @@ BufferId record_chain(ModelGraph& graph, Weights& weights, int depth) {
   return out;
 }
 
-TEST_CASE("what a linear adds to another buffer is never in memory, and nothing may read it") {
-  ThreadPool pool(1);
-  Weights weights(4);
-  ModelGraph graph(fake_ops(), pool, DType::kBFloat16);
-  const auto tokens = [&](std::int64_t cols, DType dtype) { return graph.buffer(RowKind::kTokens, cols, dtype); };
-  const BufferId x = tokens(16, DType::kFloat32);
-  graph.embedding(weights.bfloat16(kVocab, 16), {}, 1.0F, x);
-  const BufferId h = tokens(16, DType::kBFloat16);
-  graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h);
-  const BufferId y = tokens(16, DType::kFloat32);
-  graph.linear(h, weights.packed(16, 16), {}, y);
-  graph.add(x, y);
-  CHECK(says(graph.describe(), {": 3 nodes", "2: linear weight=[16, 16] added  #1 -> #0 [T, 16] float32"}));
-  const std::string gone = "must still be there, buffer 2 is not";
-  CHECK(says(error_of([&] { graph.soft_cap(y, 1.0F); }), {"soft_cap: x", gone}));
-  CHECK(says(error_of([&] { graph.add(x, y); }), {"add: y", gone}));
-  CHECK(says(error_of([&] { graph.linear(h, weights.packed(16, 16), {}, y); }), {"out", "written before"}));
-  const BufferId rows = graph.buffer(RowKind::kSamples, 16, DType::kFloat32);
-  graph.gather_rows(x, rows);
-  graph.finalize(rows, 100, 1);
-  graph.check_invariants();
-  CHECK(graph.arena_bytes() == 100 * 16 * (4 + 2) + 64);  // x and h; one row
-}
-
-TEST_CASE(
-    "a linear that reads what it would add to, or has an activation, or is not the last, leaves the sum to an op") {
-  ThreadPool pool(1);
-  Weights weights(4);
-  ModelGraph graph(fake_ops(), pool, DType::kFloat32);
-  const auto buffer = [&] { return graph.buffer(RowKind::kTokens, 16, DType::kFloat32); };
-  const PackedLinear& square = weights.packed(16, 16, "fake", DType::kFloat32);
-  const BufferId x = buffer();
-  graph.embedding(weights.matrix(kVocab, 16), {}, 1.0F, x);
-  const BufferId h = buffer();
-  graph.rms_norm(x, nullptr, weights.vector(16), 0.0F, h);
-  const auto last_node = [&](BufferId source, std::optional<Activation> activation, BufferId later) {
-    const BufferId y = buffer();
-    graph.linear(source, square, {}, y, activation);
-    if (later >= 0) {
-      graph.soft_cap(later, 1.0F);
-    }
-    graph.add(x, y);
-    const std::string text = graph.describe();
-    return text.substr(text.rfind(": ", text.rfind(" -> ")) + 2, 6);
-  };
-  CHECK(last_node(x, {}, -1) == "add  #");
-  CHECK(last_node(h, Activation::kRelu, -1) == "add  #");
-  CHECK(last_node(h, {}, h) == "add  #");
-  CHECK(last_node(h, {}, -1) == "linear");
-}
-
 TEST_CASE("a deeper model needs no larger arena") {
   ThreadPool pool(1);
   std::size_t arena_bytes = 0;
@@ -245,6 +174,25 @@ TEST_CASE("a step without samples leaves the head out, a step without tokens run
   CHECK(graph.output().shape[0] == 0);
   graph.run(Batch{});
   CHECK(calls[1] == 3);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool says(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    if (message.find(part) == std::string::npos) {
+      MESSAGE("got: " << message);
+      return false;
+    }
+  }
+  return true;
 }
 
 TEST_CASE("recording names what does not fit, with both values") {

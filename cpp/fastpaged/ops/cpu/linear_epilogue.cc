@@ -7,7 +7,7 @@
 
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
+namespace {
 
 // The sums of one row and panel, `count` of which are outputs, with their biases; bias: null for none.
 struct Outputs {
@@ -16,9 +16,20 @@ struct Outputs {
   std::int64_t count;
 };
 
+}  // namespace
+
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
+
 static inline Floats biased(const Outputs& y, std::int64_t i) {
   const Floats sums = load(y.sums + i);
   return y.bias == nullptr ? sums : add(sums, load(y.bias + i, y.count - i));
+}
+
+// The whole panel, padding too.
+static inline void keep_gates(const Outputs& y, float* gates) {
+  for (std::int64_t i = 0; i < kPanelWidth; i += kLanes) {
+    store(gates + i, biased(y, i));
+  }
 }
 
 static inline void write(const Outputs& y, float* out) {
@@ -57,7 +68,7 @@ static void finish_panel(const LinearParams& params, const PanelSums& block, std
     const Outputs y{block.sums + r * block.stride + p * kPanelWidth, bias, outputs.count};
     Out* out = params.out.row<Out>(block.row + r) + outputs.column;
     if (are_gates) {
-      write(y, block.gates + r * kPanelWidth);
+      keep_gates(y, block.gates + r * kPanelWidth);
     } else if (weight.gated()) {
       write_gated(y, *params.activation, block.gates + r * kPanelWidth, out);
     } else {

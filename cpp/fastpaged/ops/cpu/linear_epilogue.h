@@ -10,10 +10,10 @@ namespace fastpaged::cpu {
 
 // x times the weight for a block of rows and neighbouring panels.
 struct PanelSums {
-  const float* sums;        // [num_rows][stride]: 16 of each panel
-  std::int64_t stride;      // at least 16 num_panels
+  const float* sums{};      // [num_rows][stride]: 16 of each panel
+  std::int64_t stride{};    // at least 16 num_panels
   std::int64_t row;         // of x and out, the first one
-  std::int64_t num_rows;    // at least 1
+  std::int64_t num_rows{};  // at least 1
   std::int64_t panel;       // the first one
   std::int64_t num_panels;  // at least 1, none beyond the weight's last
   // Of a gated weight: [num_rows][16], in which gates wait for their ups. The same memory in the call that has a panel

@@ -20,7 +20,8 @@ OpTable table() {
           .paged_attention = &paged_attention,
           .soft_cap = &soft_cap,
           .add = &add,
-          .gather_rows = &gather_rows};
+          .gather_rows = &gather_rows,
+          .logit_passes = &logit_passes()};
 }
 
 }  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA
