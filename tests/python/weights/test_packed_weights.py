@@ -7,8 +7,6 @@ import json
 import logging
 import math
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,14 @@ import pytest
 from forced import last_logits
 from isas import EVERY_ISA
 from tiny_model import tiny_config, tiny_weights, to_bfloat16, write_json, write_tiny_llama
+from weights.packed_runs import PROMPT, names, plain, run, the_file
 from weights.tiny_gguf import write_tiny_gguf
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
-from fastpaged.errors import InvalidRequestError
-from fastpaged.weights import packed_cache, packed_weights
-from fastpaged.weights.packed_cache import PackedCache
+from fastpaged.weights import packed_file, packed_weights
 from fastpaged.weights.packed_file import PackedFile
 from fastpaged.worker.worker import Worker
-
-PROMPT = [5, 250, 17, 3, 3, 99, 120, 7]
 
 
 @pytest.fixture(autouse=True)
@@ -52,30 +47,6 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.fixture
 def llama(tmp_path: Path) -> Path:
     return write_tiny_llama(tmp_path / "model", tokenizer=False)
-
-
-def run(model: Path, **changes: Any) -> tuple[bytes, bool]:
-    """Logits, and whether every weight came from the cache."""
-    values: dict[str, Any] = {"model": str(model), "isa": "scalar", "num_threads": 1, "num_blocks": 8}
-    config = EngineConfig(**{**values, "max_model_len": 64, **changes})
-    worker = Worker(config)
-    logits = last_logits(worker, config, [PROMPT]).tobytes()
-    was_cached = worker._cache_writer is None
-    worker.close()
-    return logits, was_cached
-
-
-def plain(model: Path, **changes: Any) -> bytes:
-    return run(model, packed_cache=False, **changes)[0]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
-
-
-def the_file(folder: Path) -> Path:
-    (name,) = names(folder)
-    return folder / name
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -187,116 +158,6 @@ def test_a_file_with_a_right_checksum_and_another_key_is_not_used(llama: Path, f
     assert run(other) == (plain(other), False)
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_is_not_used(mode: int, llama: Path, folder: Path) -> None:
-    run(llama)
-    path = the_file(folder)
-    inode = path.stat().st_ino
-    path.chmod(mode)
-    assert not run(llama)[1]
-    assert path.stat().st_ino != inode
-    assert run(llama)[1]
-
-
-def test_a_file_of_another_user_is_not_used(llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(llama)
-    owner = os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert not run(llama)[1]
-
-
-def test_a_link_in_the_folder_is_not_followed(llama: Path, folder: Path) -> None:
-    run(llama)
-    path = the_file(folder)
-    path.rename(folder.parent / "elsewhere")
-    path.symlink_to(folder.parent / "elsewhere")
-    assert not run(llama)[1]
-    assert not path.is_symlink()
-
-
-def test_folder_and_file_are_their_owners_alone(llama: Path, folder: Path) -> None:
-    run(llama)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert the_file(folder).stat().st_mode & 0o777 == 0o600
-
-
-def test_a_folder_that_others_may_write_keeps_nothing(
-    llama: Path, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder.mkdir()
-    folder.chmod(0o777)
-    with caplog.at_level(logging.INFO):
-        run(llama)
-    assert names(folder) == set()
-    assert "packed weights are not kept for the next start" in caplog.text
-
-
-def test_where_nothing_can_be_written_serving_goes_on(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file where the folder should be: even root cannot write there."""
-    blocked = llama.parent / "file"
-    blocked.write_text("")
-    monkeypatch.setenv("FASTPAGED_CACHE", str(blocked / "cache"))
-    assert run(llama) == (plain(llama), False)
-
-
-def test_a_full_disk_leaves_nothing_behind(
-    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(packed_cache, "_DISK_MARGIN", 1 << 60)
-    with caplog.at_level(logging.INFO):
-        run(llama)
-    assert "on the disk" in caplog.text
-    assert names(folder) == set()
-    monkeypatch.undo()
-    monkeypatch.setenv("FASTPAGED_CACHE", str(folder))
-
-    def no_space(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwritev", no_space)
-    run(llama)
-    assert names(folder) == set()
-
-
-def test_the_limit_removes_what_was_not_used_for_longest(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models = [write_tiny_llama(tmp_path / f"model{i}", seed=i, tokenizer=False) for i in range(3)]
-    run(models[0])
-    size = the_file(folder).stat().st_size
-    monkeypatch.setenv("FASTPAGED_CACHE_GIB", repr(2.5 * size / 2**30))
-    run(models[1])
-    for path, age in zip(sorted(folder.iterdir()), (100, 200), strict=True):
-        os.utime(path, (age, age))
-    assert run(models[0])[1]  # so that the other one is older
-    run(models[2])
-    sources = {file.source for file in PackedCache(folder, 0).files()}
-    assert sources == {str(models[0] / "model.safetensors"), str(models[2] / "model.safetensors")}
-    monkeypatch.setenv("FASTPAGED_CACHE_GIB", repr(0.5 * size / 2**30))
-    assert not run(models[1])[1]
-    assert len(names(folder)) == 2
-
-
-@pytest.mark.parametrize("text", ["-1", "much", "nan", "inf"])
-def test_a_limit_that_is_no_number_is_refused(text: str, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FASTPAGED_CACHE_GIB", text)
-    with pytest.raises(InvalidRequestError, match="FASTPAGED_CACHE_GIB must be a number of GiB"):
-        run(llama)
-
-
-def test_unfinished_files_are_removed_unless_somebody_still_writes_them(llama: Path, folder: Path) -> None:
-    import fcntl
-
-    folder.mkdir(mode=0o700)
-    left, busy = folder / "left.part", folder / "busy.part"
-    left.write_text("x")
-    with busy.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        run(llama)
-        assert busy.exists()
-        assert not left.exists()
-
-
 def test_a_writer_that_is_interrupted_leaves_no_file(
     llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,38 +216,6 @@ def test_close_unmaps_and_nothing_of_the_source_is_mapped(llama: Path, folder: P
     assert mappings_of(path) == 0
 
 
-def test_an_empty_variable_keeps_nothing_and_a_relative_one_is_a_folder_here(
-    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FASTPAGED_CACHE", "")
-    assert PackedCache.from_environment() is None
-    assert run(llama)[1]  # nothing to write
-    monkeypatch.chdir(llama.parent)
-    monkeypatch.setenv("FASTPAGED_CACHE", "cache")
-    run(llama)
-    assert len(names(folder)) == 1
-
-
-@pytest.mark.parametrize(
-    ("xdg", "home", "found"),
-    [("/x/caches", "/h", "/x/caches/fastpaged"), ("", "/h", "/h/.cache/fastpaged"), ("x", "/h", "/h/.cache/fastpaged")],
-)
-def test_the_folder_is_where_users_keep_caches(
-    xdg: str, home: str, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("FASTPAGED_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-    monkeypatch.setenv("HOME", home)
-    cache = PackedCache.from_environment()
-    assert cache is not None
-    assert str(cache.folder) == found
-
-
-def test_random_weights_for_benchmarks_are_not_kept(llama: Path, folder: Path) -> None:
-    assert run(llama, load_format="dummy")[1]
-    assert names(folder) == set()
-
-
 def test_pieces_lie_where_the_header_says(llama: Path, folder: Path) -> None:
     run(llama)
     file = PackedFile.open(the_file(folder))
@@ -412,44 +241,21 @@ def test_the_first_request_goes_before_the_writing(llama: Path, folder: Path, mo
     assert len(names(folder)) == 1
 
 
-KILLED = """
-import os, sys
-from fastpaged.config import EngineConfig
-from fastpaged.worker.worker import Worker
-
-write = os.pwritev
-def killed(*args):
-    write(*args)
-    os._exit(9)
-
-os.pwritev = killed
-Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
-"""
-
-
-def test_a_process_that_dies_while_it_writes_leaves_nothing_that_a_later_one_would_use(
-    llama: Path, folder: Path
+@pytest.mark.parametrize("window", [1000, 4096, 100_000])
+def test_a_file_is_the_same_whatever_is_written_at_once(
+    window: int, llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(llama)], check=False, timeout=60)
-    assert done.returncode == 9
-    assert the_file(folder).suffix == ".part"
-    assert not run(llama)[1]
-    assert the_file(folder).suffix == ".weights"
-    assert run(llama) == (plain(llama), True)
+    run(llama)
+    path = the_file(folder)
+    whole = path.read_bytes()
+    path.unlink()
+    write = os.pwritev
 
+    def some(descriptor: int, buffers: list[memoryview], offset: int) -> int:
+        """Less than it was asked for, as systems may."""
+        return write(descriptor, [buffers[0][: 1 + len(buffers[0]) // 2]], offset)
 
-def test_a_forked_child_waits_for_no_writer_and_writes_nothing(
-    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_weights, "_SECONDS_BEFORE_WRITING", 3600)
-    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
-    child = os.fork()
-    if child == 0:
-        try:
-            worker.close()
-            os._exit(len(names(folder)))
-        finally:
-            os._exit(99)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    worker.close()
-    assert len(names(folder)) == 1
+    monkeypatch.setattr(packed_file, "_WINDOW", window)
+    monkeypatch.setattr(os, "pwritev", some)
+    run(llama)
+    assert path.read_bytes() == whole

@@ -1,0 +1,217 @@
+"""The folder of packed weights: who may write there, how much, and what is left of processes that died."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_model import write_tiny_llama
+from weights.packed_runs import names, plain, run, the_file
+
+from fastpaged.config import EngineConfig
+from fastpaged.errors import InvalidRequestError
+from fastpaged.weights import packed_cache, packed_weights
+from fastpaged.weights.packed_cache import PackedCache
+from fastpaged.worker.worker import Worker
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where packed weights are kept."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FASTPAGED_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_tiny_llama(tmp_path / "model", tokenizer=False)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_is_not_used(mode: int, llama: Path, folder: Path) -> None:
+    run(llama)
+    path = the_file(folder)
+    inode = path.stat().st_ino
+    path.chmod(mode)
+    assert not run(llama)[1]
+    assert path.stat().st_ino != inode
+    assert run(llama)[1]
+
+
+def test_a_file_of_another_user_is_not_used(llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(llama)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert not run(llama)[1]
+
+
+def test_a_link_in_the_folder_is_not_followed(llama: Path, folder: Path) -> None:
+    run(llama)
+    path = the_file(folder)
+    path.rename(folder.parent / "elsewhere")
+    path.symlink_to(folder.parent / "elsewhere")
+    assert not run(llama)[1]
+    assert not path.is_symlink()
+
+
+def test_folder_and_file_are_their_owners_alone(llama: Path, folder: Path) -> None:
+    run(llama)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert the_file(folder).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_others_may_write_keeps_nothing(
+    llama: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    folder.chmod(0o777)
+    with caplog.at_level(logging.INFO):
+        run(llama)
+    assert names(folder) == set()
+    assert "packed weights are not kept for the next start" in caplog.text
+
+
+def test_where_nothing_can_be_written_serving_goes_on(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file where the folder should be: even root cannot write there."""
+    blocked = llama.parent / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("FASTPAGED_CACHE", str(blocked / "cache"))
+    assert run(llama) == (plain(llama), False)
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(packed_cache, "_DISK_MARGIN", 1 << 60)
+    with caplog.at_level(logging.INFO):
+        run(llama)
+    assert "on the disk" in caplog.text
+    assert names(folder) == set()
+    monkeypatch.undo()
+    monkeypatch.setenv("FASTPAGED_CACHE", str(folder))
+
+    def no_space(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", no_space)
+    run(llama)
+    assert names(folder) == set()
+
+
+def test_the_limit_removes_what_was_not_used_for_longest(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [write_tiny_llama(tmp_path / f"model{i}", seed=i, tokenizer=False) for i in range(3)]
+    run(models[0])
+    size = the_file(folder).stat().st_size
+    monkeypatch.setenv("FASTPAGED_CACHE_GIB", repr(2.5 * size / 2**30))
+    run(models[1])
+    for path, age in zip(sorted(folder.iterdir()), (100, 200), strict=True):
+        os.utime(path, (age, age))
+    assert run(models[0])[1]  # so that the other one is older
+    run(models[2])
+    sources = {file.source for file in PackedCache(folder, 0).files()}
+    assert sources == {str(models[0] / "model.safetensors"), str(models[2] / "model.safetensors")}
+    monkeypatch.setenv("FASTPAGED_CACHE_GIB", repr(0.5 * size / 2**30))
+    assert not run(models[1])[1]
+    assert len(names(folder)) == 2
+
+
+@pytest.mark.parametrize("text", ["-1", "much", "nan", "inf"])
+def test_a_limit_that_is_no_number_is_refused(text: str, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTPAGED_CACHE_GIB", text)
+    with pytest.raises(InvalidRequestError, match="FASTPAGED_CACHE_GIB must be a number of GiB"):
+        run(llama)
+
+
+def test_unfinished_files_are_removed_unless_somebody_still_writes_them(llama: Path, folder: Path) -> None:
+    import fcntl
+
+    folder.mkdir(mode=0o700)
+    left, busy = folder / "left.part", folder / "busy.part"
+    left.write_text("x")
+    with busy.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        run(llama)
+        assert busy.exists()
+        assert not left.exists()
+
+
+def test_an_empty_variable_keeps_nothing_and_a_relative_one_is_a_folder_here(
+    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTPAGED_CACHE", "")
+    assert PackedCache.from_environment() is None
+    assert run(llama)[1]  # nothing to write
+    monkeypatch.chdir(llama.parent)
+    monkeypatch.setenv("FASTPAGED_CACHE", "cache")
+    run(llama)
+    assert len(names(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("xdg", "home", "found"),
+    [("/x/caches", "/h", "/x/caches/fastpaged"), ("", "/h", "/h/.cache/fastpaged"), ("x", "/h", "/h/.cache/fastpaged")],
+)
+def test_the_folder_is_where_users_keep_caches(
+    xdg: str, home: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FASTPAGED_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    monkeypatch.setenv("HOME", home)
+    cache = PackedCache.from_environment()
+    assert cache is not None
+    assert str(cache.folder) == found
+
+
+def test_random_weights_for_benchmarks_are_not_kept(llama: Path, folder: Path) -> None:
+    assert run(llama, load_format="dummy")[1]
+    assert names(folder) == set()
+
+
+KILLED = """
+import os, sys
+from fastpaged.config import EngineConfig
+from fastpaged.worker.worker import Worker
+
+write = os.pwritev
+def killed(*args):
+    write(*args)
+    os._exit(9)
+
+os.pwritev = killed
+Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
+"""
+
+
+def test_a_process_that_dies_while_it_writes_leaves_nothing_that_a_later_one_would_use(
+    llama: Path, folder: Path
+) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(llama)], check=False, timeout=60)
+    assert done.returncode == 9
+    assert the_file(folder).suffix == ".part"
+    assert not run(llama)[1]
+    assert the_file(folder).suffix == ".weights"
+    assert run(llama) == (plain(llama), True)
+
+
+def test_a_forked_child_waits_for_no_writer_and_writes_nothing(
+    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "_SECONDS_BEFORE_WRITING", 3600)
+    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
+    child = os.fork()
+    if child == 0:
+        try:
+            worker.close()
+            os._exit(len(names(folder)))
+        finally:
+            os._exit(99)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    worker.close()
+    assert len(names(folder)) == 1
