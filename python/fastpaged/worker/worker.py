@@ -111,7 +111,7 @@ class Worker:
         return self.graph.output
 
     def close(self) -> None:
-        """Frees weights and KV memory (arrays taken from kv_memory keep that alive), once what was started has ended and
+        """Frees weights and KV memory (arrays of kv_memory keep that alive), when what was started has ended and
         packed weights that are to be kept for the next start are written. Idempotent; no use after it."""
         if self._cache_writer is not None:
             self._cache_writer.close()
