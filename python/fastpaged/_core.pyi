@@ -3,7 +3,7 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,10 +25,9 @@ class CpuDevice:
     """One op table and one thread pool. Everything made from it keeps it alive."""
 
     def __init__(self, isa: str, num_threads: int) -> None: ...
-    @property
-    def isa(self) -> str: ...
-    @property
-    def num_threads(self) -> int: ...
+    isa: Final[str]
+    weight_layout: Final[str]  # devices of the same one pack a weight into the same bytes
+    num_threads: Final[int]
 
 # ---- what this machine can do (bind_machine.cc)
 
@@ -96,12 +95,21 @@ class OpTime:
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
+Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
-    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
 
-    def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
+    def __init__(
+        self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
+    ) -> None:
+        """Stacks parts [N_i, K] along N, packed as dtype, "bfloat16" or "float32". gated: N/2 gates, then N/2 ups."""
+    @staticmethod
+    def from_packed(
+        device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str, gated: bool
+    ) -> PackedLinear:
+        """What was packed before, by a device of the same weight_layout; data, its bytes, are not copied."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
     @property
@@ -109,6 +117,8 @@ class PackedLinear:
     @property
     def dtype(self) -> str:
         """Of the elements, and so of the activations it takes."""
+    @property
+    def gated(self) -> bool: ...
     @property
     def num_bytes(self) -> int: ...
 
@@ -143,8 +153,16 @@ def layer_norm(
     out: Activations,
 ) -> None: ...
 def linear(
-    device: CpuDevice, x: Activations, weight: PackedLinear, out: Floats, bias: Floats | None = None
-) -> None: ...
+    device: CpuDevice,
+    x: Activations,
+    weight: PackedLinear,
+    out: Activations,
+    bias: Floats | None = None,
+    activation: str | None = None,
+    adds: bool = False,
+) -> None:
+    """out: float32; with an activation in x's dtype, of a gated weight half as wide. adds: out += instead of out =."""
+
 def rotary_cache_write(
     device: CpuDevice,
     qkv: Floats,
@@ -170,8 +188,6 @@ def paged_attention(
     window: int = 0,
     alibi_slopes: Floats | None = None,
 ) -> None: ...
-def activation(device: CpuDevice, x: Floats, activation: str, out: Activations) -> None: ...
-def gated_activation(device: CpuDevice, gate_up: Floats, activation: str, out: Activations) -> None: ...
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -192,7 +208,9 @@ class ModelGraph:
     def layer_norm(
         self, x: int, residual: int | None, weight: Floats, bias: Floats | None, eps: float, out: int
     ) -> None: ...
-    def linear(self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None) -> None: ...
+    def linear(
+        self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None, activation: str | None = None
+    ) -> None: ...
     def rotary_cache_write(
         self,
         qkv: int,
@@ -217,16 +235,16 @@ class ModelGraph:
         window: int = 0,
         alibi_slopes: Floats | None = None,
     ) -> None: ...
-    def activation(self, x: int, activation: str, out: int) -> None: ...
-    def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
     def soft_cap(self, x: int, cap: float) -> None:
         """In place."""
     def add(self, x: int, y: int) -> None:
-        """x += y, in place."""
+        """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
+        """Has the thread run the batch and sample its rows; returns at once."""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
@@ -312,6 +330,7 @@ class SamplingParams:
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
 
+    __members__: dict[str, FinishReason]
     STOP: FinishReason
     LENGTH: FinishReason
     ABORT: FinishReason
@@ -335,6 +354,14 @@ class SequenceEvent:
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
 
+class StepEvents:
+    """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
+    sample_row, the two numbers of score_rows, finish_reason (its place in FinishReason; -1: unfinished), group_finished."""
+
+    packed: Final[bytes]
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
+
 class SchedulerOutput:
     @property
     def scheduled(self) -> list[tuple[int, int, int]]:
@@ -351,6 +378,7 @@ class SchedulerOutput:
         """Group ids; those that were swapped are in swapped_out too."""
     swapped_out: Final[list[int]]
     swapped_in: Final[list[int]]
+    let_in: Final[list[int]]  # group ids: new or swapped in, they run from this step on
     num_tokens: Final[int]
     num_samples: Final[int]
     @property
@@ -434,7 +462,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
-    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
+    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
         logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
@@ -475,17 +503,15 @@ class SamplerOutput:
     ranks: Final[npt.NDArray[np.int32]]
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
-    def scores(
-        self, first_row: int, num_rows: int
-    ) -> tuple[
-        npt.NDArray[np.float32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.float32],
-    ]:
+    def scores(self, first_row: int, num_rows: int) -> tuple[Floats, Ints, Ints, Ints, Floats]:
         """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
         alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
+
+class StepThread:
+    """Carries out one step at a time beside the caller: ModelGraph.start() begins it; finish() waits for it, without
+    the GIL, and returns what it sampled or raises what it raised. In a forked child both are a RuntimeError."""
+
+    def finish(self) -> SamplerOutput: ...
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...

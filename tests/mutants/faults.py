@@ -153,9 +153,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="half a pair: the last of an odd number of k is left out",
-        file="ops/cpu/linear.cc",
-        good="  if (whole < block.in_features) {",
-        bad="  if (whole > block.in_features) {",
+        file="ops/cpu/packed_rows.h",
+        good="(in_features + kDepthStep<A> - 1) / kDepthStep<A>;",
+        bad="in_features / kDepthStep<A>;",
+    ),
+    Fault(
+        name="folded too eagerly: a linear adds to the very buffer it reads",
+        file="graph/record.cc",
+        good="last.output != y || last.input == x || params->adds",
+        bad="last.output != y || params->adds",
     ),
     Fault(
         name="lanes beyond the row: they hold what is left when a zero loses the mean",
@@ -171,7 +177,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="unmasked: keys of a tile that lie before the window count too",
-        file="ops/cpu/attention_scores.h",
+        file="ops/cpu/attention_softmax.h",
         good="  return seen.begin > first_key ? first_lanes(seen.begin - first_key, other, x) : x;",
         bad="  return x;",
     ),
@@ -202,8 +208,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="given token's rank: tokens equal to it never come before it",
         file="sampling/token_order.cc",
-        good="num_better += logits[i] >= logit;",
-        bad="num_better += logits[i] > logit;",
+        good="count_from(logits, id, logit)",
+        bad="count_from(logits, id, next)",
     ),
     Fault(
         name="given token's alternatives: as many as a sampled one would have",

@@ -16,6 +16,7 @@ from attention_cases import (
     softmax_attention,
 )
 from isas import EVERY_ISA_BUT_AMX
+from kv_layout import tiled
 from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
 from fastpaged import _core
@@ -101,7 +102,7 @@ def test_a_decode_step_far_into_the_context_reads_its_window_alone(
     q, query_start, out = tail.q[512:513], np.array([0, 1], np.int32), np.zeros((1, 64), tail.q.dtype)
     slopes = rule.slopes(2)
     _core.paged_attention(
-        device, q, cache, query_start, context_lens, tables, out, 32**-0.5, alibi_slopes=slopes, window=512
+        device, q, tiled(cache), query_start, context_lens, tables, out, 32**-0.5, alibi_slopes=slopes, window=512
     )
     assert_close(out, softmax_attention(Chunk(tail, 512, 513), rule))
 
@@ -241,6 +242,8 @@ def test_bad_arguments_are_named(device: _core.CpuDevice) -> None:
         run(kv_cache=np.zeros((4, 2, 1, 257, 32), np.uint16))
     with pytest.raises(ValueError, match="kv_cache must be contiguous along its last axis"):
         run(kv_cache=np.zeros((4, 2, 1, 16, 64), np.uint16)[..., ::2])
+    with pytest.raises(ValueError, match="kv_cache must be contiguous along its last two axes"):
+        run(kv_cache=np.zeros((4, 2, 1, 16, 64), np.uint16)[..., :32])
     with pytest.raises(ValueError, match="window must be >= 0, got -1"):
         run(window=-1)
     with pytest.raises(ValueError, match=r"soft_cap must be finite and >= 0, got -1\.0"):

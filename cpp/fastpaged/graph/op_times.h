@@ -21,7 +21,7 @@ struct OpTime {
   std::array<std::int64_t, 2> shape{};  // of linear: features in, out; of attention: its window; else zeros
   std::int64_t num_calls = 0;
   std::chrono::nanoseconds time{0};
-  OpCost cost;                 // of all calls
+  OpCost cost{};               // of all calls
   double limit_seconds = 0.0;  // the limits of all calls, added up
 
   [[nodiscard]] const char* name() const;
@@ -33,8 +33,8 @@ class OpTimes {
   static constexpr std::size_t kNumOps = std::variant_size_v<NodeParams>;
   // In the order of NodeParams, as OpTable calls them.
   static constexpr std::array<const char*, kNumOps> kNames = {
-      "embedding",  "rms_norm",         "layer_norm", "linear", "rotary_cache_write", "paged_attention",
-      "activation", "gated_activation", "soft_cap",   "add",    "gather_rows"};
+      "embedding",       "rms_norm", "layer_norm", "linear",     "rotary_cache_write",
+      "paged_attention", "soft_cap", "add",        "gather_rows"};
 
   explicit OpTimes(const MachineLimits& limits) : limits_(limits) {}
 

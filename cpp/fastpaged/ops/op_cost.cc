@@ -74,9 +74,16 @@ OpCost op_cost(const LinearParams& params) {
   const PackedLinear& weight = *params.weight;
   const std::int64_t num_weights = weight.out_features() * weight.in_features();
   const std::int64_t num_rows = params.x.shape[0];
-  return {.weight_bytes = num_weights * static_cast<std::int64_t>(size_of(weight.dtype())) + bytes_of(params.bias),
-          .activation_bytes = bytes_of(params.x) + bytes_of(params.out),
-          .flops = 2 * num_rows * num_weights + (params.bias.empty() ? 0 : num_rows * weight.out_features())};
+  const std::int64_t num_sums = num_rows * weight.out_features();
+  const std::int64_t num_outputs = num_elements(params.out);  // half of the sums where the others gate them
+  OpCost cost{.weight_bytes = num_weights * static_cast<std::int64_t>(size_of(weight.dtype())) + bytes_of(params.bias),
+              .activation_bytes = bytes_of(params.x) + bytes_of(params.out) * (params.adds ? 2 : 1),
+              .flops = 2 * num_rows * num_weights};
+  cost.flops += params.bias.empty() ? 0 : num_sums;
+  cost.flops += params.activation ? 2 * num_outputs : 0;
+  cost.flops += params.adds ? num_outputs : 0;
+  cost.flops += num_sums - num_outputs;  // a gate's product
+  return cost;
 }
 
 OpCost op_cost(const RotaryCacheWriteParams& params) {
@@ -112,14 +119,6 @@ OpCost op_cost(const PagedAttentionParams& params) {
   return {.kv_bytes = num_keys_read * 2 * params.kv_cache.shape[2] * vector_bytes,
           .activation_bytes = bytes_of(params.q) + bytes_of(params.out),
           .flops = num_pairs * num_heads * head_dim * 4};  // a product with the key, one with the value
-}
-
-OpCost op_cost(const ActivationParams& params) {
-  return {.activation_bytes = bytes_of(params.x) + bytes_of(params.out), .flops = 2 * num_elements(params.out)};
-}
-
-OpCost op_cost(const GatedActivationParams& params) {
-  return {.activation_bytes = bytes_of(params.gate_up) + bytes_of(params.out), .flops = 3 * num_elements(params.out)};
 }
 
 OpCost op_cost(const SoftCapParams& params) {

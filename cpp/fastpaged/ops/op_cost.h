@@ -30,8 +30,6 @@ OpCost op_cost(const LinearParams& params);
 OpCost op_cost(const RotaryCacheWriteParams& params);
 // Keys that no query sees, outside of every window, are neither read nor multiplied.
 OpCost op_cost(const PagedAttentionParams& params);
-OpCost op_cost(const ActivationParams& params);
-OpCost op_cost(const GatedActivationParams& params);
 OpCost op_cost(const SoftCapParams& params);
 OpCost op_cost(const AddParams& params);
 OpCost op_cost(const GatherRowsParams& params);

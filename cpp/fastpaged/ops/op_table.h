@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fastpaged/base/thread_pool.h"
+#include "fastpaged/ops/logit_passes.h"
 #include "fastpaged/ops/packed_linear.h"
 #include "fastpaged/ops/params.h"
 
@@ -24,20 +25,25 @@ namespace fastpaged {
 
 struct OpTable {
   const char* isa;
+  // Names how pack_linear lays a weight out, with a version: what one table packed, and was kept on disk, serves all
+  // tables of the same layout, and no later build that lays it out in another way.
+  const char* weight_layout = "";
   // parts: [N_i, K] bfloat16 or float32 weights stacked along N (q, k and v; gate and up), packed as dtype, bfloat16 or
   // float32: float32 is rounded to bfloat16, bfloat16 widened. Any N >= 1 and K >= 1.
   PackedLinear (*pack_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+  // The same of a gated weight: the first half of the rows are gates, the second as many ups.
+  PackedLinear (*pack_gated_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
   void (*embedding)(const EmbeddingParams& params, ThreadPool& pool);
   void (*rms_norm)(const RmsNormParams& params, ThreadPool& pool);
   void (*layer_norm)(const LayerNormParams& params, ThreadPool& pool);
   void (*linear)(const LinearParams& params, ThreadPool& pool);
   void (*rotary_cache_write)(const RotaryCacheWriteParams& params, ThreadPool& pool);
   void (*paged_attention)(const PagedAttentionParams& params, ThreadPool& pool);
-  void (*activation)(const ActivationParams& params, ThreadPool& pool);
-  void (*gated_activation)(const GatedActivationParams& params, ThreadPool& pool);
   void (*soft_cap)(const SoftCapParams& params, ThreadPool& pool);
   void (*add)(const AddParams& params, ThreadPool& pool);
   void (*gather_rows)(const GatherRowsParams& params, ThreadPool& pool);
+  // Not an op of a model: what the sampler goes over logits with. Never null.
+  const LogitPasses* logit_passes;
 };
 
 // Every table this build knows, and those this CPU can run, best first.

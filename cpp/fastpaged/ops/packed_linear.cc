@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 
 #include <new>
+#include <utility>
+
+#include "fastpaged/base/check.h"
 
 namespace fastpaged {
 
@@ -24,16 +27,29 @@ std::byte* map_pages(std::size_t num_bytes) {
 }  // namespace
 
 PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
-                           const char* isa)
+                           const char* isa, bool gated)
     : out_features_(out_features),
       in_features_(in_features),
       dtype_(dtype),
       num_bytes_(num_bytes),
       isa_(isa),
-      data_(map_pages(num_bytes), Free{num_bytes}) {}
+      gated_(gated),
+      own_(map_pages(num_bytes)),
+      data_(own_, [num_bytes](std::byte* data) { munmap(data, num_bytes); }) {}
 
-void PackedLinear::Free::operator()(std::byte* data) const {
-  munmap(data, num_bytes);
+PackedLinear::PackedLinear(std::int64_t out_features, std::int64_t in_features, DType dtype, std::size_t num_bytes,
+                           const char* isa, bool gated, std::shared_ptr<const std::byte> data)
+    : out_features_(out_features),
+      in_features_(in_features),
+      dtype_(dtype),
+      num_bytes_(num_bytes),
+      isa_(isa),
+      gated_(gated),
+      data_(std::move(data)) {}
+
+std::byte* PackedLinear::data() {
+  invariant(own_ != nullptr, "PackedLinear: the weight is not this object's own, and is only read");
+  return own_;
 }
 
 }  // namespace fastpaged

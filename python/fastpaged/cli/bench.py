@@ -273,10 +273,10 @@ def _rows(figures: dict[str, Any]) -> list[str]:
         ]
     if "limit_time" in figures:
         rows += [
-            ("Duration at the machine's limit (s)", figures["limit_time"]),
+            ("Duration at the limit (s)", figures["limit_time"]),
             ("Reached", f"{100 * figures['share_of_limit']:.0f} % of what this machine allows"),
         ]
-    return [f"{title + ':':<36}{_number(value)}" for title, value in rows]
+    return [f"{title + ':':<34}{_number(value)}" for title, value in rows]
 
 
 def _number(value: object) -> str:

@@ -29,7 +29,7 @@ def add_parser(kinds: argparse._SubParsersAction[Any]) -> None:
         "kernels",
         help="each op's share of what this machine allows",
         description="Run decode steps of several batch sizes and a chunk of a prompt, and hold each op against the "
-        "limits of this machine, measured before and after.",
+        "limits of this machine, measured before and after each kind of step.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -97,24 +97,22 @@ def _measured(engine: LLMEngine, args: argparse.Namespace, sizes: StepSizes, bar
     from fastpaged.cli.machine_limits import limits_as_dict, limits_of_engine, mean_limits
 
     steps = KernelSteps(engine, sizes)
-    batches = sizes.batches
+    names = [*(f"batch {batch}" for batch in sizes.batches), f"prefill {sizes.prefill}"]
+    kinds: dict[str, Any] = {}
     before = limits_of_engine(engine, bar)
-    kinds = {}
-    names = [*(f"batch {batch}" for batch in batches), f"prefill {args.prefill}"]
     for index, name in enumerate(names):
         if bar is not None:
             bar(name, index, len(names))
-        kinds[name] = steps.decode(batches[index]) if index < len(batches) else steps.prefill(args.prefill)
-    after = limits_of_engine(engine, bar)
-    limits = mean_limits(before, after)
+        kind = steps.decode(sizes.batches[index]) if index < len(sizes.batches) else steps.prefill(sizes.prefill)
+        after = limits_of_engine(engine, bar)
+        limits = mean_limits(before, after)
+        kinds[name] = {**kind.held_against(limits), "limits": limits_as_dict(limits)}
+        before = after
     return {
         "model_id": args.model,
         "isa": engine.worker.device.isa,
         "dtype": engine.worker.dtype,
         "num_threads": engine.worker.device.num_threads,
-        "context": args.context,
-        "limits_before": limits_as_dict(before),
-        "limits_after": limits_as_dict(after),
-        "limits": limits_as_dict(limits),
-        "steps": {name: kind.held_against(limits) for name, kind in kinds.items()},
+        "context": sizes.context,
+        "steps": kinds,
     }

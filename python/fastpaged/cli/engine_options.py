@@ -17,7 +17,7 @@ MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/n
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "isa",
+    "packed_cache", "isa",
 )  # fmt: skip
 
 
@@ -50,6 +50,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "(default: swap if it has several sequences)",
     )
     group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
+    group.add_argument(
+        "--no-packed-cache",
+        dest="packed_cache",
+        action="store_false",
+        help="neither use nor keep packed weights on disk; see `fastpaged cache`",
+    )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 
 

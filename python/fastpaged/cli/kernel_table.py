@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastpaged.cli.limits_line import limits_line
-
 # An op that takes more than this share of a step and reaches less than that share of its limit is marked.
 MARKED_ABOVE = 0.05
 MARKED_BELOW = 0.60
 _WIDTH = 18  # of a column
+_RATES = {
+    "memory_rate": "memory, GB/s",
+    "cache_rate": "threads' caches, GB/s",
+    "shared_cache_rate": "shared cache, GB/s",
+    "flop_rate": "matrix work, GFLOP/s",
+}
 
 
 def kernel_table(figures: dict[str, Any]) -> str:
@@ -21,8 +25,13 @@ def kernel_table(figures: dict[str, Any]) -> str:
     setup = f"{figures['isa']}, {figures['dtype']}, {figures['num_threads']} threads, context {figures['context']}"
     lines = [
         f"{figures['model_id']}: {setup}",
-        f"limits before: {limits_line(figures['limits_before'])}",
-        f"limits after:  {limits_line(figures['limits_after'])}",
+        "",
+        "limits, before and after".ljust(width) + "".join(name.rjust(_WIDTH) for name in steps),
+        *(
+            f"  {title}".ljust(width)
+            + "".join(f"{step['limits'][rate] / 1e9:.0f}".rjust(_WIDTH) for step in steps.values())
+            for rate, title in _RATES.items()
+        ),
         "",
         "share of limit, share of step".ljust(width) + "".join(name.rjust(_WIDTH) for name in steps),
     ]

@@ -39,7 +39,10 @@ class StepProfile:
         self._graph: Any = None
 
     def attach(self, engine: LLMEngine) -> None:
-        """REQUIRES: no profile is attached to this engine yet."""
+        """From now on the engine overlaps no steps: each phase is to have its own time.
+
+        REQUIRES: no profile is attached to this engine yet."""
+        engine.overlaps_steps = False
         self._graph = engine.worker.graph
         self._graph.time_ops(self.limits)
         for phase, (path, method) in _PHASES.items():

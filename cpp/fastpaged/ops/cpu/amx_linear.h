@@ -15,6 +15,7 @@
 
 #include "fastpaged/ops/cpu/amx_tile.h"
 #include "fastpaged/ops/cpu/for_each_tile.h"
+#include "fastpaged/ops/cpu/linear_epilogue.h"
 #include "fastpaged/ops/cpu/ops.h"
 #include "fastpaged/ops/cpu/weight_panels.h"
 #include "fastpaged/ops/op_table.h"
@@ -106,20 +107,12 @@ class AmxBlock {
   BFloat16 tail_[kAmxRows][kTileDepth] = {};
 };
 
-// sums + bias (if given) -> out
-inline void write_sums(const float* sums, const float* bias, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    out[i] = bias == nullptr ? sums[i] : sums[i] + bias[i];
-  }
-}
-
 // REQUIRES: params are valid for a weight in panels of bfloat16.
 template <typename Tiles>
 void amx_linear(const LinearParams& params, ThreadPool& pool) {
   const std::int64_t num_rows = params.x.shape[0];
   const std::int64_t in_features = params.weight->in_features();
-  const std::int64_t out_features = params.weight->out_features();
-  const std::int64_t panels = num_panels(out_features);
+  const std::int64_t panels = num_panels(*params.weight);
   const std::int64_t panel_tiles = (panels + kAmxPanels - 1) / kAmxPanels;
   const std::int64_t row_tiles = (num_rows + kAmxRowsPerTile - 1) / kAmxRowsPerTile;
   const auto* weight = reinterpret_cast<const BFloat16*>(params.weight->data());
@@ -127,13 +120,11 @@ void amx_linear(const LinearParams& params, ThreadPool& pool) {
     const std::int64_t panel = tile / row_tiles * kAmxPanels;
     const BFloat16* first = weight + panel * panel_elements<BFloat16>(in_features);
     const BFloat16* second = panel + 1 < panels ? first + panel_elements<BFloat16>(in_features) : first;
-    const std::int64_t column = panel * kPanelWidth;
-    const std::int64_t width = std::min(kAmxPanels * kPanelWidth, out_features - column);
-    const float* bias = params.bias.empty() ? nullptr : params.bias.ptr<const float>() + column;
     const std::int64_t end = std::min(num_rows, (tile % row_tiles + 1) * kAmxRowsPerTile);
     Tiles tiles;
     TileRowCounts configured{};
     alignas(64) float sums[kAmxRows * kAmxPanels * kPanelWidth];
+    alignas(64) float gates[kAmxRows * kPanelWidth];
     for (std::int64_t row = tile % row_tiles * kAmxRowsPerTile; row < end; row += kAmxRows) {
       const std::int64_t rows = std::min(kAmxRows, end - row);
       const AmxBlock<Tiles> block(params.x.row<const BFloat16>(row), params.x.strides[0], rows, in_features);
@@ -142,9 +133,13 @@ void amx_linear(const LinearParams& params, ThreadPool& pool) {
         tiles.configure(configured);
       }
       block.multiply(tiles, first, second, sums);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        write_sums(sums + r * kAmxPanels * kPanelWidth, bias, width, params.out.row<float>(row + r) + column);
-      }
+      avx512::finish_sums(params, {.sums = sums,
+                                   .stride = kAmxPanels * kPanelWidth,
+                                   .row = row,
+                                   .num_rows = rows,
+                                   .panel = panel,
+                                   .num_panels = std::min(kAmxPanels, panels - panel),
+                                   .gates = gates});
     }
   });
 }
@@ -155,7 +150,10 @@ OpTable amx_table_of() {
   OpTable table = avx512::table();
   table.isa = Tiles::kIsaName;
   table.pack_linear = [](std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
-    return pack_panels(parts, dtype, Tiles::kIsaName, pool);
+    return pack_panels(parts, dtype, Tiles::kIsaName, /*gated=*/false, pool);
+  };
+  table.pack_gated_linear = [](std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
+    return pack_panels(parts, dtype, Tiles::kIsaName, /*gated=*/true, pool);
   };
   table.linear = [](const LinearParams& params, ThreadPool& pool) {
     validate(params, Tiles::kIsaName);

@@ -11,13 +11,27 @@
 
 namespace fastpaged::cpu {
 
+constexpr std::int64_t kTilesPerSpan = kSpan / kKeyTile;
+
 struct KeyRange {
   std::int64_t begin;
   std::int64_t end;
   [[nodiscard]] bool empty() const { return begin >= end; }
 };
 
-// What one row knows after one or more spans: out = mix / sum, both relative to e^largest.
+// The tiles that the keys lie in; both counted from the same key, the first of a tile.
+constexpr KeyRange tiles_of(KeyRange keys) {
+  return {keys.begin / kKeyTile, (keys.end + kKeyTile - 1) / kKeyTile};
+}
+
+// Where tiles of a span lie, each in the order of KVLayout.
+template <typename A>
+struct SpanTiles {
+  const A* keys[kTilesPerSpan];
+  const A* values[kTilesPerSpan];
+};
+
+// What one row knows after one or more spans: out = mix / sum, both relative to 2^largest.
 struct Partial {
   float* largest;
   float* sum;
@@ -32,11 +46,11 @@ template <typename A>
 class AttentionProblem {
  public:
   explicit AttentionProblem(const PagedAttentionParams& params)  // REQUIRES: valid params in A; they outlive this
-      : params_(params), cache_(params.kv_cache), group_size_(params.q.shape[1] / cache_.num_kv_heads) {}
+      : params_(params), cache_(params.kv_cache), group_size_(params.q.shape[1] / cache_.num_kv_heads()) {}
 
   [[nodiscard]] const PagedAttentionParams& params() const { return params_; }
+  [[nodiscard]] const KVLayout<A>& cache() const { return cache_; }
   [[nodiscard]] std::int64_t head_dim() const { return params_.q.shape[2]; }
-  [[nodiscard]] std::int64_t value_offset() const { return cache_.value_offset; }  // from a key to its value
 
   [[nodiscard]] std::int64_t partial_size() const { return partial_size_of(head_dim()); }
   [[nodiscard]] Partial partial(float* partials, std::int64_t row) const {
@@ -63,6 +77,11 @@ class AttentionProblem {
             std::clamp<std::int64_t>(at + 1 - first_key, 0, kSpan)};
   }
 
+  // Those that any row of the work sees. REQUIRES: some row sees some.
+  [[nodiscard]] KeyRange keys_of_work(const AttentionWork& work, std::int64_t span) const {
+    return {keys(work, work.row_begin, span).begin, keys(work, work.row_end - 1, span).end};
+  }
+
   [[nodiscard]] std::int64_t query_head(const AttentionWork& work, std::int64_t row) const {
     return work.kv_head * group_size_ + row % group_size_;
   }
@@ -73,17 +92,32 @@ class AttentionProblem {
     return params_.out.row<A>(token(work, row)) + query_head(work, row) * head_dim();
   }
 
-  // key_at[j] = the key at position positions.begin + j.
-  void locate_keys(const AttentionWork& work, KeyRange positions, const A** key_at) const {
+  // Where tiles [begin, end) of the span lie in the cache. REQUIRES: a tiled cache; each tile has a key that is seen.
+  void locate_tiles(const AttentionWork& work, std::int64_t span, KeyRange tiles, SpanTiles<A>& found) const {
     const auto* blocks = params_.block_tables.row<const std::int32_t>(work.sequence);
-    for (std::int64_t position = positions.begin; position < positions.end;) {
-      const std::int64_t block = position / cache_.block_size;
-      const std::int64_t block_end = std::min(positions.end, (block + 1) * cache_.block_size);
-      const A* key = cache_.key(blocks[block], work.kv_head, position % cache_.block_size);
-      for (; position < block_end; ++position, key += cache_.token_stride) {
-        *key_at++ = key;
+    const std::int64_t per_block = cache_.block_size() / kKeyTile;
+    const std::int64_t first = span * kTilesPerSpan + tiles.begin;
+    std::int64_t block = first / per_block;
+    std::int64_t in_block = first - block * per_block;
+    for (std::int64_t tile = tiles.begin; tile < tiles.end;) {
+      const A* keys = cache_.keys(blocks[block], work.kv_head);
+      const A* values = cache_.values(blocks[block], work.kv_head);
+      for (; in_block < per_block && tile < tiles.end; ++in_block, ++tile) {
+        found.keys[tile] = keys + in_block * kKeyTile * head_dim();
+        found.values[tile] = values + in_block * kKeyTile * head_dim();
       }
+      in_block = 0;
+      ++block;
     }
+  }
+
+  // The key and the value at `position`, D elements each. REQUIRES: a cache that is not tiled.
+  void locate_row(const AttentionWork& work, std::int64_t position, const A*& key, const A*& value) const {
+    const std::int64_t block =
+        params_.block_tables.row<const std::int32_t>(work.sequence)[position / cache_.block_size()];
+    const std::int64_t at = position % cache_.block_size() * head_dim();
+    key = cache_.keys(block, work.kv_head) + at;
+    value = cache_.values(block, work.kv_head) + at;
   }
 
  private:

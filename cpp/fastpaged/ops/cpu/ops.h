@@ -9,10 +9,12 @@ namespace fastpaged::cpu {
 
 namespace avx2 {
 OpTable table();
+const LogitPasses& logit_passes();
 }  // namespace avx2
 
 namespace avx512 {
 OpTable table();
+const LogitPasses& logit_passes();
 // The linear op without its check. REQUIRES: valid params, a weight from pack_panels (weight_panels.h).
 void multiply_panels(const LinearParams& params, ThreadPool& pool);
 }  // namespace avx512

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "fastpaged/ops/cpu/for_each_tile.h"
 #include "fastpaged/ops/cpu/row_math.h"
 #include "fastpaged/ops/cpu/vector_ops.h"
@@ -45,13 +47,36 @@ static void write_head(const float* x, const HeadChange& change, std::int64_t he
 }
 FASTPAGED_END_TARGET
 
+// Puts a key or value, written in order, where the layout has its elements.
+template <typename Element>
+static void place_key(const KVLayout<Element>& cache, std::int64_t slot, const Element* key, Element* keys) {
+  Element* const to = keys + cache.key_element(slot, 0);
+  if (!cache.is_tiled()) {
+    std::memcpy(to, key, static_cast<std::size_t>(cache.head_dim()) * sizeof(Element));
+    return;
+  }
+  constexpr std::int64_t kUnit = 4 / static_cast<std::int64_t>(sizeof(Element));  // elements that stay together
+  for (std::int64_t d = 0; d < cache.head_dim(); d += kUnit) {
+    std::memcpy(to + d * kKeyTile, key + d, 4);
+  }
+}
+
+template <typename Element>
+static void place_value(const KVLayout<Element>& cache, std::int64_t slot, const Element* value, Element* values) {
+  Element* const to = values + cache.value_element(slot, 0);
+  const std::int64_t step = cache.value_element(slot, 1) - cache.value_element(slot, 0);
+  for (std::int64_t d = 0; d < cache.head_dim(); ++d) {
+    to[d * step] = value[d];
+  }
+}
+
 template <typename Element>
 static void write_token(const RotaryCacheWriteParams& params, const KVLayout<Element>& cache, std::int64_t t) {
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
   const std::int64_t slot = params.slot_mapping.ptr<const std::int32_t>()[t];
-  const std::int64_t block = slot / cache.block_size;
-  const std::int64_t offset = slot % cache.block_size;
+  const std::int64_t block = slot / cache.block_size();
+  const std::int64_t in_block = slot % cache.block_size();
   HeadChange change{.norm = params.q_norm.ptr<const float>(), .eps = params.norm_eps, .cos_sin = nullptr, .rotary = 0};
   if (!params.cos_sin.empty()) {
     change.cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);
@@ -61,12 +86,15 @@ static void write_token(const RotaryCacheWriteParams& params, const KVLayout<Ele
   for (std::int64_t head = 0; head < num_heads; ++head, from += head_dim) {
     write_head(from, change, head_dim, params.q.row<Element>(t) + head * head_dim);
   }
+  alignas(64) Element vector[kMaxHeadDim];
   change.norm = params.k_norm.ptr<const float>();
-  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    write_head(from, change, head_dim, cache.key(block, head, offset));
+  for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
+    write_head(from, change, head_dim, vector);
+    place_key(cache, in_block, vector, cache.keys(block, head));
   }
-  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    convert(from, head_dim, cache.value(block, head, offset));
+  for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
+    convert(from, head_dim, vector);
+    place_value(cache, in_block, vector, cache.values(block, head));
   }
 }
 

@@ -25,6 +25,10 @@
 //   Pairs                              2 kLanes bfloat16: kLanes pairs of neighbours
 //   load_pairs(from)                   2 kLanes elements
 //   broadcast_pair(from)               two elements, in every lane
+//   round_to_pairs(low, high)          kLanes pairs: first those of low; rounded as by store
+//   store_pairs(to, pairs)
+//   first_of(pairs), second_of(pairs)  of each pair, as Floats
+//   one_of_each(pairs, which)          pairs with the other element zero; which: 0 or 1
 //   dot(a, b, c)                       c, plus the products of the two elements of each pair; one instruction where
 //                                      kHasDot
 //

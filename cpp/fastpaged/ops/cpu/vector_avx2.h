@@ -191,11 +191,20 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
   std::memcpy(&bits, from, sizeof(bits));
   return _mm256_set1_epi32(bits);
 }
+static inline Pairs round_to_pairs(Floats low, Floats high) {
+  return _mm256_set_m128i(round_to_bfloat16(high), round_to_bfloat16(low));
+}
+static inline void store_pairs(BFloat16* to, Pairs pairs) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pairs);
+}
+static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
+  return _mm256_and_si256(pairs, _mm256_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U)));
+}
 static inline Floats first_of(Pairs pairs) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
 static inline Floats second_of(Pairs pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
+  return _mm256_castsi256_ps(one_of_each(pairs, 1));
 }
 static inline Floats dot(Pairs a, Pairs b, Floats c) {
   return fma(second_of(a), second_of(b), fma(first_of(a), first_of(b), c));

@@ -156,6 +156,22 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
   std::memcpy(&bits, from, sizeof(bits));
   return reinterpret_cast<Pairs>(_mm512_set1_epi32(bits));
 }
+static inline Pairs round_to_pairs(Floats low, Floats high) {
+  return _mm512_cvtne2ps_pbh(high, low);
+}
+static inline void store_pairs(BFloat16* to, Pairs pairs) {
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs));
+}
+static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
+  const __m512i kept = _mm512_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U));
+  return reinterpret_cast<Pairs>(_mm512_and_si512(reinterpret_cast<__m512i>(pairs), kept));
+}
+static inline Floats first_of(Pairs pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(reinterpret_cast<__m512i>(pairs), 16));
+}
+static inline Floats second_of(Pairs pairs) {
+  return reinterpret_cast<Floats>(one_of_each(pairs, 1));
+}
 static inline Floats dot(Pairs a, Pairs b, Floats c) {
   return _mm512_dpbf16_ps(c, a, b);
 }

@@ -11,15 +11,16 @@
 
 namespace fastpaged::reference {
 
+// OpTable::weight_layout: to be counted up with every change of the bytes that pack_linear makes.
+constexpr const char* kWeightLayout = "rows16-1";
 PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+PackedLinear pack_gated_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 void embedding(const EmbeddingParams& params, ThreadPool& pool);
 void rms_norm(const RmsNormParams& params, ThreadPool& pool);
 void layer_norm(const LayerNormParams& params, ThreadPool& pool);
 void linear(const LinearParams& params, ThreadPool& pool);
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool);
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
-void activation(const ActivationParams& params, ThreadPool& pool);
-void gated_activation(const GatedActivationParams& params, ThreadPool& pool);
 void soft_cap(const SoftCapParams& params, ThreadPool& pool);
 void add(const AddParams& params, ThreadPool& pool);
 void gather_rows(const GatherRowsParams& params, ThreadPool& pool);

@@ -1,0 +1,180 @@
+// SpanAttention: the rows of one work item over one span, at an absolute position: scores, softmax, mix.
+//
+// Rows and tiles are taken in strips, few enough tiles for the fastest cache, that all rows go over; each strip fetches
+// from memory what comes some tiles later, keys, then values, then the keys of the next span. All this only moves data.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "fastpaged/ops/cpu/attention_problem.h"
+#include "fastpaged/ops/cpu/attention_scores.h"
+#include "fastpaged/ops/cpu/attention_softmax.h"
+#include "fastpaged/ops/cpu/attention_tiles.h"
+#include "fastpaged/ops/cpu/attention_values.h"
+#include "fastpaged/ops/cpu/tile_fetcher.h"
+
+namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
+namespace {
+
+constexpr std::int64_t kMaxPartialSize = partial_size_of(kMaxHeadDim);
+constexpr std::int64_t kStripTiles = 4;
+
+// One thread's working memory.
+template <typename A>
+struct AttentionScratch {
+  alignas(64) float scores[kRowsPerWork][kSpan];
+  alignas(64) Weight<A> weights[kRowsPerWork][kSpan];
+  const A* queries[kRowsPerWork];
+  KeyRange seen[kRowsPerWork];
+  SpanTiles<A> tiles;
+  TileFetcher<A> fetcher;
+  // Partials of the rows of one work item: of all spans so far, and of the next one.
+  alignas(64) float total[kRowsPerWork * kMaxPartialSize];
+  alignas(64) float next[kRowsPerWork * kMaxPartialSize];
+  GatheredTiles<A> gathered;
+};
+
+template <typename A>
+AttentionScratch<A>& thread_scratch() {
+  thread_local const std::unique_ptr<AttentionScratch<A>> scratch = std::make_unique<AttentionScratch<A>>();
+  return *scratch;
+}
+
+template <typename A>
+constexpr decltype(&score_rows<A, 1>) kScoreTable[] = {nullptr, &score_rows<A, 1>, &score_rows<A, 2>, &score_rows<A, 3>,
+                                                       &score_rows<A, 4>};
+template <typename A>
+constexpr decltype(&mix_rows<A, 1>) kMixTable[] = {nullptr,         &mix_rows<A, 1>, &mix_rows<A, 2>, &mix_rows<A, 3>,
+                                                   &mix_rows<A, 4>, &mix_rows<A, 5>, &mix_rows<A, 6>};
+
+template <typename A>
+class SpanAttention {
+ public:
+  SpanAttention(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span)
+      : problem_(problem), work_(work), span_(span), scratch_(thread_scratch<A>()) {
+    for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row) {
+      scratch_.seen[row] = problem.keys(work, work.row_begin + row, span);
+      if (!scratch_.seen[row].empty()) {
+        first_row_ = end_row_ == 0 ? row : first_row_;
+        end_row_ = row + 1;
+        scratch_.queries[row] = problem.query(work, work.row_begin + row);
+      }
+    }
+  }
+
+  // Rows [first_row, end_row) of the work see keys of this span: neither do those before, whose queries stand before
+  // the span, nor those after, whose windows begin after it.
+  [[nodiscard]] std::int64_t first_row() const { return first_row_; }
+  [[nodiscard]] std::int64_t end_row() const { return end_row_; }
+
+  // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
+  void run(float* partials, SpanPlace next) {
+    const KeyRange tiles = find_tiles(next);
+    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
+      score_strip({tile, std::min(tiles.end, tile + kStripTiles)});
+    }
+    for (std::int64_t row = first_row_; row < end_row_; ++row) {
+      const Partial partial = problem_.partial(partials, row);
+      soften(scratch_.scores[row], scratch_.seen[row], rule_of(row), scratch_.weights[row], partial);
+      clear(partial.mix, problem_.head_dim());
+    }
+    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
+      mix_strip(partials, {tile, std::min(tiles.end, tile + kStripTiles)});
+    }
+  }
+
+ private:
+  KeyRange find_tiles(SpanPlace next) {
+    const KeyRange keys = problem_.keys_of_work(work_, span_);
+    const KeyRange tiles = tiles_of(keys);
+    if (problem_.cache().is_tiled()) {
+      problem_.locate_tiles(work_, span_, tiles, scratch_.tiles);
+      scratch_.fetcher.begin_span(problem_, scratch_.tiles, tiles, next);
+    } else {
+      gather_tiles(problem_, work_, span_, keys, scratch_.gathered, scratch_.tiles);
+    }
+    return tiles;
+  }
+
+  void score_strip(KeyRange strip) {
+    scratch_.fetcher.fetch(strip.end - strip.begin);
+    for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
+      const std::int64_t count = std::min<std::int64_t>(kScoreRows, end_row_ - row);
+      const KeyRange tiles = tiles_of({scratch_.seen[row].begin, scratch_.seen[row + count - 1].end});
+      kScoreTable<A>[count](scratch_.queries + row, scratch_.tiles, problem_.head_dim(),
+                            std::max(strip.begin, tiles.begin) * kColumnsPerTile,
+                            std::min(strip.end, tiles.end) * kColumnsPerTile, scratch_.scores[row]);
+    }
+  }
+
+  [[nodiscard]] ScoreRule rule_of(std::int64_t row) const {
+    const PagedAttentionParams& params = problem_.params();
+    const std::int64_t of_sequence = work_.row_begin + row;
+    const auto* slopes = params.alibi_slopes.ptr<const float>();
+    return {.scale = params.scale,
+            .soft_cap = params.soft_cap,
+            .slope = slopes == nullptr ? 0.0F : slopes[problem_.query_head(work_, of_sequence)],
+            .first_distance = static_cast<float>(span_ * kSpan - problem_.position(work_, of_sequence))};
+  }
+
+  void mix_strip(float* partials, KeyRange strip) {
+    scratch_.fetcher.fetch(strip.end - strip.begin);
+    for (std::int64_t row = first_row_; row < end_row_; row += kMixRows) {
+      mix_block(partials, row, std::min<std::int64_t>(kMixRows, end_row_ - row),
+                {strip.begin * kKeyTile, strip.end * kKeyTile});
+    }
+  }
+
+  // The steps whose keys, all of them, lie in `among` and are seen by the row.
+  [[nodiscard]] KeyRange whole_steps(std::int64_t row, KeyRange among) const {
+    const KeyRange seen = scratch_.seen[row];
+    return {(std::max(seen.begin, among.begin) + kStep<A> - 1) / kStep<A>, std::min(seen.end, among.end) / kStep<A>};
+  }
+
+  // Together over the steps that all rows see, each by itself over those before and after.
+  void mix_block(float* partials, std::int64_t row, std::int64_t count, KeyRange among) {
+    KeyRange common{whole_steps(row + count - 1, among).begin, whole_steps(row, among).end};
+    if (common.empty()) {
+      common = {among.end / kStep<A>, among.end / kStep<A>};
+    }
+    for (std::int64_t r = row; r < row + count; ++r) {
+      const KeyRange steps = whole_steps(r, among);
+      if (scratch_.seen[r].begin % kStep<A> != 0) {
+        mix_one(partials, r, scratch_.seen[r].begin, among);
+      }
+      mix(partials, r, 1, {steps.begin, std::min(steps.end, common.begin)});
+    }
+    mix(partials, row, count, common);
+    for (std::int64_t r = row; r < row + count; ++r) {
+      const KeyRange steps = whole_steps(r, among);
+      mix(partials, r, 1, {std::max(steps.begin, common.end), steps.end});
+      if (scratch_.seen[r].end % kStep<A> != 0) {
+        mix_one(partials, r, scratch_.seen[r].end - 1, among);
+      }
+    }
+  }
+
+  void mix(float* partials, std::int64_t row, std::int64_t count, KeyRange steps) {
+    if (!steps.empty()) {
+      kMixTable<A>[count](scratch_.tiles, steps, problem_.head_dim(), scratch_.weights[row],
+                          problem_.partial(partials, row).mix, problem_.partial_size(), 0);
+    }
+  }
+
+  void mix_one(float* partials, std::int64_t row, std::int64_t key, KeyRange among) {
+    if (key >= among.begin && key < among.end) {
+      mix_key<A>(scratch_.tiles, key, problem_.head_dim(), scratch_.weights[row], problem_.partial(partials, row).mix);
+    }
+  }
+
+  const AttentionProblem<A>& problem_;
+  const AttentionWork& work_;
+  std::int64_t span_;
+  std::int64_t first_row_ = 0;
+  std::int64_t end_row_ = 0;
+  AttentionScratch<A>& scratch_;
+};
+
+}  // namespace
+}  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

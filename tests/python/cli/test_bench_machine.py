@@ -1,0 +1,71 @@
+"""`fastpaged bench machine`: which rates it prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastpaged import _core
+from fastpaged.cli import machine_limits
+from fastpaged.cli.bench_machine import thread_counts
+from fastpaged.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rates are nobody's business here."""
+    monkeypatch.setattr(machine_limits, "_SAMPLE_SECONDS", 0.0)
+    median = machine_limits.median_rate
+    monkeypatch.setattr(machine_limits, "median_rate", lambda measure: median(measure, 1))
+
+
+@pytest.mark.parametrize(
+    ("most", "counts"),
+    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (16, [1, 2, 4, 8, 16])],
+)
+def test_threads_are_doubled_up_to_the_most(most: int, counts: list[int]) -> None:
+    assert thread_counts(most) == counts
+
+
+def test_every_rate_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "machine.json"
+    assert main(["bench", "machine", "--threads", "2", "--bytes", str(1 << 20), "--json", str(out)]) == 0
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    assert (figures["num_threads"], figures["bytes"]) == (2, 1 << 20)
+    assert all(rate["rate"] > 0 for rate in figures["rates"])
+    reads = [(r["from"], r["threads"]) for r in figures["rates"] if r["what"] == "read"]
+    assert reads == [(place, n) for place in ("memory", "shared cache", "own cache") for n in (1, 2)]
+    products = {(r["isa"], r["dtype"]) for r in figures["rates"] if r["what"] == "multiply"}
+    measured = set(_core.supported_isas()) - {"amx_emulated"}
+    assert {isa for isa, _ in products} == measured
+    assert products >= {(isa, "bfloat16") for isa in measured & {"amx", "avx512"}}
+    printed = capsys.readouterr().out
+    for words in ("Reading 1 MiB of memory", "Multiplying float32 on scalar, in registers", "  2 threads", "GFLOP/s"):
+        assert words in printed
+
+
+def test_memory_is_read_as_much_as_a_model_has_weights(tiny_llama: Path, tmp_path: Path) -> None:
+    out = tmp_path / "machine.json"
+    assert main(["bench", "machine", "--threads", "1", "--model", str(tiny_llama), "--json", str(out)]) == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["bytes"] == 1 << 20  # and no less than that
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--threads", "0"], "--threads must lie in [1, 1024], got 0"),
+        (["--bytes", "5"], "--bytes must lie in"),
+        (["--model", "no/such/folder/model"], "model"),
+        (["--json", "no/such/folder/out.json"], "--json"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "machine", *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert words in captured.err

@@ -1,0 +1,105 @@
+"""Measuring a machine: what is asked for is measured, and nothing of it depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fastpaged import _core
+from fastpaged.cli import machine_limits
+from fastpaged.cli.limits_line import limits_line
+
+
+def test_a_rate_is_the_median_of_samples_that_are_long_enough() -> None:
+    asked: list[int] = []
+    slow = iter([1.0] * 6 + [100.0] * 5 + [1.0] * 4)
+
+    def measure(num_passes: int) -> tuple[float, float]:
+        asked.append(num_passes)
+        seconds = 0.001 * num_passes
+        return 10.0 * num_passes, seconds * (next(slow) if num_passes == 4 and asked.count(4) > 1 else 1.0)
+
+    assert machine_limits.median_rate(measure) == pytest.approx(10_000.0)
+    assert asked == [1, 2, 4] + [4] * machine_limits.NUM_SAMPLES
+
+
+def test_limits_are_rates_of_the_device_that_was_measured() -> None:
+    parts: list[int] = []
+    device = _core.CpuDevice("scalar", 2)
+    limits = machine_limits.measure_limits(device, 1 << 20, "bfloat16", lambda: parts.append(1))
+    assert len(parts) == 4
+    measured = machine_limits.limits_as_dict(limits)
+    assert min(measured.values()) > 0
+    assert limits.cache_bytes == 2 * machine_limits.own_cache_bytes()
+    assert limits.shared_cache_rate <= limits.cache_rate
+    assert "GB/s from memory" in limits_line(measured)
+
+
+def test_the_mean_of_two_limits_is_that_of_each_rate() -> None:
+    rates = ("memory_rate", "cache_rate", "shared_cache_rate", "flop_rate")
+    first = _core.MachineLimits(cache_bytes=8, **{name: float(i) for i, name in enumerate(rates)})
+    second = _core.MachineLimits(cache_bytes=8, **{name: float(i + 10) for i, name in enumerate(rates)})
+    mean = machine_limits.limits_as_dict(machine_limits.mean_limits(first, second))
+    assert mean == {"cache_bytes": 8, **{name: float(i + 5) for i, name in enumerate(rates)}}
+
+
+def test_what_stands_for_the_weights_is_read_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_limits, "_SLICE_BYTES", 4096)
+    seen: list[int] = []
+    buffer = np.arange(3 * 4096 + 100, dtype=np.int64).astype(np.uint8)
+    base = buffer.ctypes.data
+
+    def read(device: object, part: np.ndarray, *, piece_bytes: int) -> tuple[float, float]:
+        seen.append(part.ctypes.data - base)
+        return float(part.size), 1.0
+
+    monkeypatch.setattr(machine_limits._core, "measure_read", read)
+    assert machine_limits.memory_rate(_core.CpuDevice("scalar", 1), buffer) == pytest.approx(4096.0)
+    assert seen[:5] == [0, 4096, 8192, 0, 4096]
+
+
+def test_a_call_takes_as_long_as_its_slowest_kind_of_work() -> None:
+    limits = _core.MachineLimits(
+        memory_rate=100.0, cache_rate=1000.0, shared_cache_rate=10.0, cache_bytes=50, flop_rate=200.0
+    )
+    assert limits.seconds(memory_bytes=400, flops=100) == pytest.approx(4.0)
+    assert limits.seconds(memory_bytes=400, flops=1000) == pytest.approx(5.0)
+    assert limits.seconds(activation_bytes=50) == pytest.approx(0.05)
+    assert limits.seconds(activation_bytes=51) == pytest.approx(5.1)
+    assert limits.seconds() == 0.0
+
+
+@pytest.mark.parametrize("isa", _core.supported_isas())
+def test_every_table_has_kernels_to_measure_with(isa: str) -> None:
+    device = _core.CpuDevice(isa, 2)
+    dtypes = _core.matrix_dtypes(isa)
+    assert dtypes[-1] == "float32"
+    assert ("bfloat16" in dtypes) == isa.startswith(("avx512", "amx"))
+    for dtype in ("bfloat16", "float32"):
+        for weight_bytes in (0, 1 << 12):
+            flops, seconds = _core.MatrixProbe(device, dtype, weight_bytes=weight_bytes).measure(2)
+            assert flops > 0
+            assert seconds > 0
+    buffer = np.ones(10_000, np.uint8)
+    num_bytes, seconds = _core.measure_read(device, buffer, piece_bytes=1000, num_passes=3)
+    assert num_bytes == 3 * (10_000 // 256 * 256)
+    assert seconds > 0
+
+
+def test_what_cannot_be_measured_is_refused_by_name() -> None:
+    device = _core.CpuDevice("scalar", 1)
+    buffer = np.ones(1024, np.uint8)
+    with pytest.raises(ValueError, match="piece_bytes must be at least 1, got 0"):
+        _core.measure_read(device, buffer, piece_bytes=0)
+    with pytest.raises(ValueError, match="num_passes must be at least 1, got 0"):
+        _core.measure_read(device, buffer, piece_bytes=1, num_passes=0)
+    with pytest.raises(ValueError, match="buffer must be a contiguous array of uint8"):
+        _core.measure_read(device, buffer[::2], piece_bytes=1)
+    with pytest.raises(ValueError, match=r"weight_bytes must lie in \[0, .*\], got -1"):
+        _core.MatrixProbe(device, "float32", weight_bytes=-1)
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'bfloat16'"):
+        _core.MatrixProbe(device, "int8", weight_bytes=0)
+    with pytest.raises(ValueError, match="num_passes must be at least 1"):
+        _core.MatrixProbe(device, "float32", weight_bytes=0).measure(0)
+    with pytest.raises(ValueError, match="isa must be one"):
+        _core.matrix_dtypes("avx9000")
