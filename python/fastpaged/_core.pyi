@@ -45,7 +45,6 @@ class CpuDevice:
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
-Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
     """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
