@@ -15,7 +15,7 @@ from attention_cases import (
     random_sequence,
     softmax_attention,
 )
-from isas import EVERY_ISA_BUT_AMX
+from isas import EVERY_ISA
 from kv_layout import tiled
 from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
@@ -39,7 +39,7 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=EVERY_ISA_BUT_AMX)
+@pytest.fixture(params=EVERY_ISA)
 def isa(request: pytest.FixtureRequest) -> str:
     """The AMX tables take this op from AVX-512's."""
     name: str = request.param

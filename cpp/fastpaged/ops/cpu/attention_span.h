@@ -51,6 +51,9 @@ constexpr decltype(&mix_rows<A, 1>) kMixTable[] = {nullptr,         &mix_rows<A,
 template <typename A>
 class SpanAttention {
  public:
+  using Element = A;
+  struct Registers {};  // none keep anything from span to span
+
   SpanAttention(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span)
       : problem_(problem), work_(work), span_(span), scratch_(thread_scratch<A>()) {
     for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row) {
@@ -69,7 +72,7 @@ class SpanAttention {
   [[nodiscard]] std::int64_t end_row() const { return end_row_; }
 
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
-  void run(float* partials, SpanPlace next) {
+  void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
     for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
       score_strip({tile, std::min(tiles.end, tile + kStripTiles)});
@@ -84,7 +87,7 @@ class SpanAttention {
     }
   }
 
- private:
+ protected:
   KeyRange find_tiles(SpanPlace next) {
     const KeyRange keys = problem_.keys_of_work(work_, span_);
     const KeyRange tiles = tiles_of(keys);
@@ -97,6 +100,17 @@ class SpanAttention {
     return tiles;
   }
 
+  [[nodiscard]] ScoreRule rule_of(std::int64_t row) const {
+    const PagedAttentionParams& params = problem_.params();
+    const std::int64_t of_sequence = work_.row_begin + row;
+    const auto* slopes = params.alibi_slopes.ptr<const float>();
+    return {.scale = params.scale,
+            .soft_cap = params.soft_cap,
+            .slope = slopes == nullptr ? 0.0F : slopes[problem_.query_head(work_, of_sequence)],
+            .first_distance = static_cast<float>(span_ * kSpan - problem_.position(work_, of_sequence))};
+  }
+
+ private:
   void score_strip(KeyRange strip) {
     scratch_.fetcher.fetch(strip.end - strip.begin);
     for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
@@ -106,16 +120,6 @@ class SpanAttention {
                             std::max(strip.begin, tiles.begin) * kColumnsPerTile,
                             std::min(strip.end, tiles.end) * kColumnsPerTile, scratch_.scores[row]);
     }
-  }
-
-  [[nodiscard]] ScoreRule rule_of(std::int64_t row) const {
-    const PagedAttentionParams& params = problem_.params();
-    const std::int64_t of_sequence = work_.row_begin + row;
-    const auto* slopes = params.alibi_slopes.ptr<const float>();
-    return {.scale = params.scale,
-            .soft_cap = params.soft_cap,
-            .slope = slopes == nullptr ? 0.0F : slopes[problem_.query_head(work_, of_sequence)],
-            .first_distance = static_cast<float>(span_ * kSpan - problem_.position(work_, of_sequence))};
   }
 
   void mix_strip(float* partials, KeyRange strip) {
@@ -168,6 +172,7 @@ class SpanAttention {
     }
   }
 
+ protected:
   const AttentionProblem<A>& problem_;
   const AttentionWork& work_;
   std::int64_t span_;
