@@ -176,6 +176,12 @@ FAULTS: tuple[Fault, ...] = (
         bad="  return x;",
     ),
     Fault(
+        name="the other key of a pair: its value, which may be NaN, is multiplied by zero",
+        file="ops/cpu/attention_values.h",
+        good="one_of_each(values, in_step), sum);",
+        bad="values, sum);",
+    ),
+    Fault(
         name="factor of the join: what is joined stays relative to the largest score of its first span",
         file="ops/cpu/attention_values.h",
         good="  *into.largest = largest;\n",

@@ -132,6 +132,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
   const std::int64_t head_dim = 16 * any_size(random, 5);
   const std::int64_t rotary = any_bool(random) ? 2 * any_size(random, head_dim / 2) : 0;
   const bool norms = any_bool(random);
+  const std::int64_t block_size = any_bool(random) ? 4 : 16;
   const std::int64_t width = (heads + 2 * kv_heads) * head_dim;
   std::vector<std::int32_t> positions{4, 0, 6};
   std::vector<std::int32_t> slots{11, 3, 8};
@@ -139,7 +140,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
   auto cos_sin = random_numbers<float>(random, 7 * rotary);
   auto q_norm = random_numbers<float>(random, norms ? head_dim : 0);
   auto k_norm = random_numbers<float>(random, norms ? head_dim : 0);
-  std::vector<A> cache(static_cast<std::size_t>(3 * 2 * kv_heads * 4 * head_dim), rounded_to<A>(7.0F));
+  std::vector<A> cache(static_cast<std::size_t>(3 * 2 * kv_heads * block_size * head_dim), rounded_to<A>(7.0F));
   std::vector<A> q(static_cast<std::size_t>(tokens * heads * head_dim));
   ops.rotary_cache_write({.qkv = view_of(qkv, {tokens, width}),
                           .positions = view_of(positions, {tokens}),
@@ -147,7 +148,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
                           .cos_sin = view_of(cos_sin, {7, rotary}),
                           .q_norm = view_of(q_norm, {head_dim}),
                           .k_norm = view_of(k_norm, {head_dim}),
-                          .kv_cache = view_of(cache, {3, 2, kv_heads, 4, head_dim}),
+                          .kv_cache = view_of(cache, {3, 2, kv_heads, block_size, head_dim}),
                           .q = view_of(q, {tokens, heads, head_dim}),
                           .norm_eps = 1e-6F},
                          pool);

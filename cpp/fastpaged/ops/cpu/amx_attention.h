@@ -63,14 +63,11 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
   void run(Registers& registers, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
     gather_queries();
-    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
-      const KeyRange strip{tile, std::min(tiles.end, tile + kStripTiles)};
-      scratch_.fetcher.fetch(2 * (strip.end - strip.begin));
-      score(registers, strip);
-    }
+    for_each_strip(tiles, [&](KeyRange strip) { score(registers, strip); });
     const KeyRange groups = groups_of(seen_by(first_row(), end_row()));
-    for (std::int64_t row = first_row(); row < end_row(); ++row) {
-      weigh_row(row, groups, partials);
+    AttentionRow at = problem_.row(work_, work_.row_begin + first_row());
+    for (std::int64_t row = first_row(); row < end_row(); ++row, problem_.advance(work_, at)) {
+      weigh_row(row, rule_of(at), groups, problem_.partial(partials, row));
     }
     mix(registers, partials, first_row(), end_row());
   }
@@ -107,11 +104,11 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
   }
 
   // groups: those that any row sees.
-  void weigh_row(std::int64_t row, KeyRange groups, float* partials) {
+  void weigh_row(std::int64_t row, const ScoreRule& rule, KeyRange groups, Partial partial) {
     const std::int64_t index = row - first_row();
     const KeyRange seen = scratch_.seen[row];
     BFloat16* const weights = amx_.weights + index * kSpan;
-    soften(amx_.scores + index * kSpan, seen, rule_of(row), weights, problem_.partial(partials, row));
+    soften(amx_.scores + index * kSpan, seen, rule, weights, partial);
     clear_weights(weights, {groups.begin, groups_of(seen).begin});
     clear_weights(weights, {groups_of(seen).end, groups.end});
   }
@@ -119,7 +116,7 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
   void mix(Registers& registers, float* partials, std::int64_t row, std::int64_t end) {
     const KeyRange seen = seen_by(row, end);
     const KeyRange common{scratch_.seen[end - 1].begin, scratch_.seen[row].end};
-    if (!amx_.values.place(scratch_.tiles, head_dim(), seen, common)) {
+    if (!amx_.values.place(scratch_.tiles, head_dim(), seen, common, scratch_.fetcher)) {
       return mix_by_position(registers, partials, row, end);
     }
     const AmxRows rows = AmxRows::of(end - row);

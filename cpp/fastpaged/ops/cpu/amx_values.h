@@ -7,6 +7,7 @@
 #define FASTPAGED_VECTOR_ISA avx512
 #include "fastpaged/ops/cpu/amx_products.h"
 #include "fastpaged/ops/cpu/attention_problem.h"
+#include "fastpaged/ops/cpu/tile_fetcher.h"
 #include "fastpaged/ops/cpu/vector.h"
 #include "fastpaged/ops/validate.h"
 
@@ -80,10 +81,12 @@ class AmxValues {
  public:
   // For rows that see, between them, the keys `seen`, and each of them those in `common`; both of the span. Tiles are
   // found in `tiles`. False: a key that some rows do not see has a value that is not finite, which would reach them.
-  bool place(const SpanTiles<BFloat16>& tiles, std::int64_t head_dim, KeyRange seen, KeyRange common) {
+  bool place(const SpanTiles<BFloat16>& tiles, std::int64_t head_dim, KeyRange seen, KeyRange common,
+             TileFetcher<BFloat16>& fetcher) {
     const KeyRange groups = groups_of(seen);
     bool is_clean = true;
     for (std::int64_t group = groups.begin; group < groups.end; ++group) {
+      fetcher.fetch(kTilesPerGroup);
       is_clean &= place_group(tiles, head_dim, group, seen, common);
     }
     return is_clean;

@@ -31,6 +31,13 @@ struct SpanTiles {
   const A* values[kTilesPerSpan];
 };
 
+// One query of one head.
+struct AttentionRow {
+  std::int64_t token;
+  std::int64_t position;
+  std::int64_t query_head;
+};
+
 // What one row knows after one or more spans: out = mix / sum, both relative to 2^largest.
 struct Partial {
   float* largest;
@@ -58,38 +65,44 @@ class AttentionProblem {
     return {at, at + 1, at + 16};
   }
 
-  // Rows are counted over the whole sequence here.
-  [[nodiscard]] std::int64_t position(const AttentionWork& work, std::int64_t row) const {
+  // Rows are counted over the whole sequence.
+  [[nodiscard]] AttentionRow row(const AttentionWork& work, std::int64_t index) const {
     const auto* query_start = params_.query_start.ptr<const std::int32_t>() + work.sequence;
+    const std::int64_t query = index / group_size_;
     const std::int64_t num_queries = query_start[1] - query_start[0];
-    return params_.context_lens.ptr<const std::int32_t>()[work.sequence] - num_queries + row / group_size_;
+    return {.token = query_start[0] + query,
+            .position = params_.context_lens.ptr<const std::int32_t>()[work.sequence] - num_queries + query,
+            .query_head = work.kv_head * group_size_ + index % group_size_};
   }
+  // The next row of the work, without another division.
+  void advance(const AttentionWork& work, AttentionRow& row) const {
+    if (++row.query_head == (work.kv_head + 1) * group_size_) {
+      row.query_head -= group_size_;
+      ++row.token;
+      ++row.position;
+    }
+  }
+
   // The spans that the row sees, [begin, end), at absolute positions.
-  [[nodiscard]] KeyRange spans(const AttentionWork& work, std::int64_t row) const {
-    const std::int64_t at = position(work, row);
-    return {first_seen(at, params_.window) / kSpan, at / kSpan + 1};
+  [[nodiscard]] KeyRange spans(const AttentionRow& row) const {
+    return {first_seen(row.position, params_.window) / kSpan, row.position / kSpan + 1};
   }
   // The keys of the span that the row sees, counted from the span's first; empty if it sees none.
-  [[nodiscard]] KeyRange keys(const AttentionWork& work, std::int64_t row, std::int64_t span) const {
-    const std::int64_t at = position(work, row);
+  [[nodiscard]] KeyRange keys(const AttentionRow& row, std::int64_t span) const {
     const std::int64_t first_key = span * kSpan;
-    return {std::clamp<std::int64_t>(first_seen(at, params_.window) - first_key, 0, kSpan),
-            std::clamp<std::int64_t>(at + 1 - first_key, 0, kSpan)};
+    return {std::clamp<std::int64_t>(first_seen(row.position, params_.window) - first_key, 0, kSpan),
+            std::clamp<std::int64_t>(row.position + 1 - first_key, 0, kSpan)};
   }
-
   // Those that any row of the work sees. REQUIRES: some row sees some.
   [[nodiscard]] KeyRange keys_of_work(const AttentionWork& work, std::int64_t span) const {
-    return {keys(work, work.row_begin, span).begin, keys(work, work.row_end - 1, span).end};
+    return {keys(row(work, work.row_begin), span).begin, keys(row(work, work.row_end - 1), span).end};
   }
 
-  [[nodiscard]] std::int64_t query_head(const AttentionWork& work, std::int64_t row) const {
-    return work.kv_head * group_size_ + row % group_size_;
+  [[nodiscard]] const A* query(const AttentionRow& row) const {
+    return params_.q.row<const A>(row.token) + row.query_head * head_dim();
   }
-  [[nodiscard]] const A* query(const AttentionWork& work, std::int64_t row) const {
-    return params_.q.row<const A>(token(work, row)) + query_head(work, row) * head_dim();
-  }
-  [[nodiscard]] A* output(const AttentionWork& work, std::int64_t row) const {
-    return params_.out.row<A>(token(work, row)) + query_head(work, row) * head_dim();
+  [[nodiscard]] A* output(const AttentionRow& row) const {
+    return params_.out.row<A>(row.token) + row.query_head * head_dim();
   }
 
   // Where tiles [begin, end) of the span lie in the cache. REQUIRES: a tiled cache; each tile has a key that is seen.
@@ -111,20 +124,16 @@ class AttentionProblem {
     }
   }
 
-  // The key and the value at `position`, D elements each. REQUIRES: a cache that is not tiled.
-  void locate_row(const AttentionWork& work, std::int64_t position, const A*& key, const A*& value) const {
-    const std::int64_t block =
-        params_.block_tables.row<const std::int32_t>(work.sequence)[position / cache_.block_size()];
-    const std::int64_t at = position % cache_.block_size() * head_dim();
-    key = cache_.keys(block, work.kv_head) + at;
-    value = cache_.values(block, work.kv_head) + at;
+  // The key and the value at a slot of the sequence's block number `block`, D elements each. REQUIRES: a cache that is
+  // not tiled.
+  void locate_row(const AttentionWork& work, std::int64_t block, std::int64_t slot, const A*& key,
+                  const A*& value) const {
+    const std::int64_t id = params_.block_tables.row<const std::int32_t>(work.sequence)[block];
+    key = cache_.keys(id, work.kv_head) + slot * head_dim();
+    value = cache_.values(id, work.kv_head) + slot * head_dim();
   }
 
  private:
-  [[nodiscard]] std::int64_t token(const AttentionWork& work, std::int64_t row) const {
-    return params_.query_start.ptr<const std::int32_t>()[work.sequence] + row / group_size_;
-  }
-
   const PagedAttentionParams& params_;
   KVLayout<A> cache_;
   std::int64_t group_size_;

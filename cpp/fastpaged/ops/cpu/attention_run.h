@@ -34,14 +34,19 @@ void attend(const ProblemOf<Span>& problem, const AttentionWork& work, typename 
     Span attention(problem, work, span);
     attention.run(registers, is_first ? scratch.total : scratch.next,
                   span + 1 < end_span ? SpanPlace{&work, span + 1} : next);
-    for (std::int64_t row = attention.first_row(); !is_first && row < attention.end_row(); ++row) {
-      const bool is_first_of_row = span == problem.spans(work, work.row_begin + row).begin;
+    if (is_first) {
+      continue;
+    }
+    AttentionRow at = problem.row(work, work.row_begin + attention.first_row());
+    for (std::int64_t row = attention.first_row(); row < attention.end_row(); ++row, problem.advance(work, at)) {
+      const bool is_first_of_row = span == problem.spans(at).begin;
       (is_first_of_row ? copy : join)(problem.partial(scratch.total, row), problem.partial(scratch.next, row),
                                       problem.head_dim());
     }
   }
-  for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row) {
-    write_output(problem.partial(scratch.total, row), problem.head_dim(), problem.output(work, work.row_begin + row));
+  AttentionRow at = problem.row(work, work.row_begin);
+  for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row, problem.advance(work, at)) {
+    write_output(problem.partial(scratch.total, row), problem.head_dim(), problem.output(at));
   }
 }
 
@@ -49,13 +54,14 @@ void attend(const ProblemOf<Span>& problem, const AttentionWork& work, typename 
 template <typename Span>
 void join_spans(const ProblemOf<Span>& problem, const AttentionWork& work, float* partials) {
   const std::int64_t num_rows = work.row_end - work.row_begin;
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    const KeyRange spans = problem.spans(work, work.row_begin + row);
+  AttentionRow at = problem.row(work, work.row_begin);
+  for (std::int64_t row = 0; row < num_rows; ++row, problem.advance(work, at)) {
+    const KeyRange spans = problem.spans(at);
     const Partial total = problem.partial(partials, (spans.begin - work.first_span) * num_rows + row);
     for (std::int64_t span = spans.begin + 1; span < spans.end; ++span) {
       join(total, problem.partial(partials, (span - work.first_span) * num_rows + row), problem.head_dim());
     }
-    write_output(total, problem.head_dim(), problem.output(work, work.row_begin + row));
+    write_output(total, problem.head_dim(), problem.output(at));
   }
 }
 

@@ -10,7 +10,7 @@
 FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
-constexpr int kScoreRows = 4;  // at most, that share the keys in registers
+constexpr int kScoreRows = kLanes == 16 ? 6 : 4;  // at most, that share the keys in registers
 // A column is one vector of scores: kLanes neighbouring keys of a tile.
 constexpr std::int64_t kColumnsPerTile = kKeyTile / kLanes;
 
@@ -58,7 +58,7 @@ static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, st
   for (int c = 0; c < kColumns; ++c) {
     const std::int64_t at = column + c;
     keys[c] = tiles.keys[at / kColumnsPerTile] + at % kColumnsPerTile * kLanes * kUnit<A>;
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       sums[r][c] = zero();
     }
@@ -69,7 +69,7 @@ static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, st
     for (int c = 0; c < kColumns; ++c) {
       units[c] = load_units(keys[c] + d * kKeyTile);
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const auto query = spread_unit(queries[r] + d);
 #pragma GCC unroll 8
@@ -78,7 +78,7 @@ static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, st
       }
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {

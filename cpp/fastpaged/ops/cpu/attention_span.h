@@ -42,8 +42,9 @@ AttentionScratch<A>& thread_scratch() {
 }
 
 template <typename A>
-constexpr decltype(&score_rows<A, 1>) kScoreTable[] = {nullptr, &score_rows<A, 1>, &score_rows<A, 2>, &score_rows<A, 3>,
-                                                       &score_rows<A, 4>};
+constexpr decltype(&score_rows<A, 1>) kScoreTable[] = {nullptr,           &score_rows<A, 1>, &score_rows<A, 2>,
+                                                       &score_rows<A, 3>, &score_rows<A, 4>, &score_rows<A, 5>,
+                                                       &score_rows<A, 6>};
 template <typename A>
 constexpr decltype(&mix_rows<A, 1>) kMixTable[] = {nullptr,         &mix_rows<A, 1>, &mix_rows<A, 2>, &mix_rows<A, 3>,
                                                    &mix_rows<A, 4>, &mix_rows<A, 5>, &mix_rows<A, 6>};
@@ -56,12 +57,13 @@ class SpanAttention {
 
   SpanAttention(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span)
       : problem_(problem), work_(work), span_(span), scratch_(thread_scratch<A>()) {
-    for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row) {
-      scratch_.seen[row] = problem.keys(work, work.row_begin + row, span);
+    AttentionRow at = problem.row(work, work.row_begin);
+    for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row, problem.advance(work, at)) {
+      scratch_.seen[row] = problem.keys(at, span);
       if (!scratch_.seen[row].empty()) {
         first_row_ = end_row_ == 0 ? row : first_row_;
         end_row_ = row + 1;
-        scratch_.queries[row] = problem.query(work, work.row_begin + row);
+        scratch_.queries[row] = problem.query(at);
       }
     }
   }
@@ -74,17 +76,14 @@ class SpanAttention {
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
   void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
-    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
-      score_strip({tile, std::min(tiles.end, tile + kStripTiles)});
-    }
-    for (std::int64_t row = first_row_; row < end_row_; ++row) {
+    for_each_strip(tiles, [&](KeyRange strip) { score_strip(strip); });
+    AttentionRow at = problem_.row(work_, work_.row_begin + first_row_);
+    for (std::int64_t row = first_row_; row < end_row_; ++row, problem_.advance(work_, at)) {
       const Partial partial = problem_.partial(partials, row);
-      soften(scratch_.scores[row], scratch_.seen[row], rule_of(row), scratch_.weights[row], partial);
+      soften(scratch_.scores[row], scratch_.seen[row], rule_of(at), scratch_.weights[row], partial);
       clear(partial.mix, problem_.head_dim());
     }
-    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
-      mix_strip(partials, {tile, std::min(tiles.end, tile + kStripTiles)});
-    }
+    for_each_strip(tiles, [&](KeyRange strip) { mix_strip(partials, strip); });
   }
 
  protected:
@@ -100,19 +99,26 @@ class SpanAttention {
     return tiles;
   }
 
-  [[nodiscard]] ScoreRule rule_of(std::int64_t row) const {
+  template <typename Fn>
+  void for_each_strip(KeyRange tiles, const Fn& fn) {
+    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
+      const KeyRange strip{tile, std::min(tiles.end, tile + kStripTiles)};
+      scratch_.fetcher.fetch(strip.end - strip.begin);
+      fn(strip);
+    }
+  }
+
+  [[nodiscard]] ScoreRule rule_of(const AttentionRow& row) const {
     const PagedAttentionParams& params = problem_.params();
-    const std::int64_t of_sequence = work_.row_begin + row;
     const auto* slopes = params.alibi_slopes.ptr<const float>();
     return {.scale = params.scale,
             .soft_cap = params.soft_cap,
-            .slope = slopes == nullptr ? 0.0F : slopes[problem_.query_head(work_, of_sequence)],
-            .first_distance = static_cast<float>(span_ * kSpan - problem_.position(work_, of_sequence))};
+            .slope = slopes == nullptr ? 0.0F : slopes[row.query_head],
+            .first_distance = static_cast<float>(span_ * kSpan - row.position)};
   }
 
  private:
   void score_strip(KeyRange strip) {
-    scratch_.fetcher.fetch(strip.end - strip.begin);
     for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
       const std::int64_t count = std::min<std::int64_t>(kScoreRows, end_row_ - row);
       const KeyRange tiles = tiles_of({scratch_.seen[row].begin, scratch_.seen[row + count - 1].end});
@@ -123,7 +129,6 @@ class SpanAttention {
   }
 
   void mix_strip(float* partials, KeyRange strip) {
-    scratch_.fetcher.fetch(strip.end - strip.begin);
     for (std::int64_t row = first_row_; row < end_row_; row += kMixRows) {
       mix_block(partials, row, std::min<std::int64_t>(kMixRows, end_row_ - row),
                 {strip.begin * kKeyTile, strip.end * kKeyTile});
@@ -138,6 +143,9 @@ class SpanAttention {
 
   // Together over the steps that all rows see, each by itself over those before and after.
   void mix_block(float* partials, std::int64_t row, std::int64_t count, KeyRange among) {
+    if (scratch_.seen[row + count - 1].begin <= among.begin && scratch_.seen[row].end >= among.end) {
+      return mix(partials, row, count, {among.begin / kStep<A>, among.end / kStep<A>});
+    }
     KeyRange common{whole_steps(row + count - 1, among).begin, whole_steps(row, among).end};
     if (common.empty()) {
       common = {among.end / kStep<A>, among.end / kStep<A>};

@@ -44,9 +44,8 @@ template <typename A>
 static void gather_values(const A* const (&rows)[kKeyTile], std::int64_t head_dim, A* tile) {
   if constexpr (KVLayout<A>::kInPairs) {
     for (std::int64_t slot = 0; slot < kKeyTile; slot += 2, tile += 2 * head_dim) {
-      for (std::int64_t d = 0; d < head_dim; ++d) {
-        tile[2 * d] = rows[slot][d];
-        tile[2 * d + 1] = rows[slot + 1][d];
+      for (std::int64_t d = 0; d < head_dim; d += kLanes) {
+        store_pairs(tile + 2 * d, pair_up(load(rows[slot] + d), load(rows[slot + 1] + d)));
       }
     }
   } else {
@@ -62,6 +61,9 @@ static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork
                          KeyRange keys, GatheredTiles<A>& room, SpanTiles<A>& found) {
   const KeyRange tiles = tiles_of(keys);
   const std::int64_t tile_size = kKeyTile * problem.head_dim();
+  const std::int64_t block_size = problem.cache().block_size();
+  std::int64_t block = (span * kSpan + keys.begin) / block_size;
+  std::int64_t in_block = (span * kSpan + keys.begin) % block_size;
   for (std::int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const A* key_rows[kKeyTile];
     const A* value_rows[kKeyTile];
@@ -69,7 +71,11 @@ static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork
       const std::int64_t key = tile * kKeyTile + slot;
       key_rows[slot] = value_rows[slot] = room.nothing;
       if (key >= keys.begin && key < keys.end) {
-        problem.locate_row(work, span * kSpan + key, key_rows[slot], value_rows[slot]);
+        problem.locate_row(work, block, in_block, key_rows[slot], value_rows[slot]);
+        if (++in_block == block_size) {
+          in_block = 0;
+          ++block;
+        }
       }
     }
     gather_keys(key_rows, problem.head_dim(), room.keys + tile * tile_size);

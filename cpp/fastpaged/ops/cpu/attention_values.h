@@ -127,9 +127,13 @@ static inline void clear(float* mix, std::int64_t head_dim) {
 
 // into = into joined with next, the span that follows.
 static void join(Partial into, Partial next, std::int64_t head_dim) {
-  const float largest = *into.largest > *next.largest ? *into.largest : *next.largest;
-  const Floats old_factor = exp2(sub(set1(*into.largest), set1(largest)));
-  const Floats new_factor = exp2(sub(set1(*next.largest), set1(largest)));
+  // 2^(into - largest) and 2^(next - largest): one of them is 1.
+  const bool into_is_larger = *into.largest > *next.largest;
+  const float largest = into_is_larger ? *into.largest : *next.largest;
+  const float smaller = into_is_larger ? *next.largest : *into.largest;
+  const Floats factor = exp2(sub(set1(smaller), set1(largest)));
+  const Floats old_factor = into_is_larger ? set1(1.0F) : factor;
+  const Floats new_factor = into_is_larger ? factor : set1(1.0F);
   *into.largest = largest;
   *into.sum = first_lane(fma(set1(*into.sum), old_factor, mul(set1(*next.sum), new_factor)));
   for (std::int64_t d = 0; d < head_dim; d += kLanes) {

@@ -25,7 +25,8 @@
 //   Pairs                              2 kLanes bfloat16: kLanes pairs of neighbours
 //   load_pairs(from)                   2 kLanes elements
 //   broadcast_pair(from)               two elements, in every lane
-//   round_to_pairs(low, high)          kLanes pairs: first those of low; rounded as by store
+//   round_to_pairs(low, high)          pairs of neighbours, first those of low; rounded as by store
+//   pair_up(first, second)             a pair of each lane; both are values of bfloat16, and kept bit by bit
 //   store_pairs(to, pairs)
 //   first_of(pairs), second_of(pairs)  of each pair, as Floats
 //   one_of_each(pairs, which)          pairs with the other element zero; which: 0 or 1

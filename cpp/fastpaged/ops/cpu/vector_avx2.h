@@ -194,6 +194,9 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
 static inline Pairs round_to_pairs(Floats low, Floats high) {
   return _mm256_set_m128i(round_to_bfloat16(high), round_to_bfloat16(low));
 }
+static inline Pairs pair_up(Floats first, Floats second) {
+  return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(first), 16), _mm256_castps_si256(second));
+}
 static inline void store_pairs(BFloat16* to, Pairs pairs) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pairs);
 }

@@ -159,6 +159,10 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
 static inline Pairs round_to_pairs(Floats low, Floats high) {
   return _mm512_cvtne2ps_pbh(high, low);
 }
+static inline Pairs pair_up(Floats first, Floats second) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+  return reinterpret_cast<Pairs>(_mm512_or_si512(low, _mm512_castps_si512(second)));
+}
 static inline void store_pairs(BFloat16* to, Pairs pairs) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs));
 }
