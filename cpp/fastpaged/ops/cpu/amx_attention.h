@@ -6,14 +6,14 @@
 //
 // One depth for every number of rows, so that a row has the same bits alone, in decode, as in a prompt.
 //
-// What bounds it. A product of 16 rows takes 16 cycles, and with fewer rows not less than the 8 cycles in which its B,
-// 1 KiB, is loaded from the first-level cache. A key and its value have 4 D bytes, as many as their two tiles' share;
-// in decode memory gives a core some 5 to 10 bytes a cycle, and so 100 to 200 cycles for 1 KiB: decode waits for
-// memory, whatever the rows of a group, as long as tiles are fetched ahead, which is the fetcher's work. In a prompt 48
-// rows share each key: 3 products, 48 cycles, against 13/4 loads for each (two tiles of rows load 4 for 4 products, one
-// loads 5 for 4), 26 cycles: the products bound it. Four sums are under way at a time, since a product is ready only
-// after 52 cycles. A group of values that is copied costs a store for each 64 bytes, 16 cycles per 1 KiB, beside the
-// products.
+// What bounds it, per tile of K or V (1 KiB), after the rates of Intel's manual: a product of 16 rows takes 16 cycles, a
+// load 8, a store of sums 16; a sum is ready for the next product after 52, hence four of them under way at a time.
+//   decode   one product, 16 cycles, fewer with few rows. Memory gives a core 5 to 10 bytes a cycle: 100 to 200 cycles.
+//            So decode waits for memory, whatever the group, if it is never idle: the fetcher runs some tiles ahead.
+//   prompt   48 rows share a tile: 3 products, 48 cycles, and 26 of loads beside them (4 loads for 4 products of two
+//            tiles of rows, 5 for 4 of one). For 16 keys with D = 64 that is 4 tiles, 192 cycles; but also 48 vectors
+//            of exponentials, some 8 cycles each. Those bound it; from D = 128 on, products do.
+// Values that are copied into tiles cost a load and a store of each 64 bytes, 16 cycles per tile, once for all rows.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Linear layers on the AMX tiles. This file holds the instructions and nothing else.
+// Linear layers and attention on the AMX tiles. This file holds the instructions and nothing else.
 #include <cstdint>
 
 #include "fastpaged/ops/cpu/amx_attention.h"

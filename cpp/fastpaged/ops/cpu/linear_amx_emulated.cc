@@ -1,4 +1,4 @@
-// The AMX linear layers, each tile instruction carried out in software.
+// The AMX linear layers and attention, each tile instruction carried out in software.
 #include <cstdint>
 #include <cstring>
 
