@@ -1,7 +1,7 @@
 // SpanAttention: the rows of one work item over one span, at an absolute position: scores, softmax, mix.
 //
-// Rows and tiles are taken in strips, few enough tiles for the fastest cache, that all rows go over; each strip fetches
-// from memory what comes some tiles later, keys, then values, then the keys of the next span. All this only moves data.
+// Tiles are taken in strips that all rows go over; each strip has fetched from memory what comes some tiles later:
+// keys, then values, then the keys of the next span. All this only moves data.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,10 @@ namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 namespace {
 
 constexpr std::int64_t kMaxPartialSize = partial_size_of(kMaxHeadDim);
+// Of keys, as many as the fastest cache holds beside the rest. Of values as many, so that few rows wait for memory as
+// little as can be; many rows take all at once, for their sums come and go with each strip.
 constexpr std::int64_t kStripTiles = 4;
+constexpr std::int64_t kFewRows = 16;
 
 // One thread's working memory.
 template <typename A>
@@ -76,14 +79,15 @@ class SpanAttention {
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
   void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
-    for_each_strip(tiles, [&](KeyRange strip) { score_strip(strip); });
+    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score_strip(strip); });
     AttentionRow at = problem_.row(work_, work_.row_begin + first_row_);
     for (std::int64_t row = first_row_; row < end_row_; ++row, problem_.advance(work_, at)) {
       const Partial partial = problem_.partial(partials, row);
       soften(scratch_.scores[row], scratch_.seen[row], rule_of(at), scratch_.weights[row], partial);
       clear(partial.mix, problem_.head_dim());
     }
-    for_each_strip(tiles, [&](KeyRange strip) { mix_strip(partials, strip); });
+    for_each_strip(tiles, end_row_ - first_row_ <= kFewRows ? kStripTiles : kTilesPerSpan,
+                   [&](KeyRange strip) { mix_strip(partials, strip); });
   }
 
  protected:
@@ -100,9 +104,9 @@ class SpanAttention {
   }
 
   template <typename Fn>
-  void for_each_strip(KeyRange tiles, const Fn& fn) {
-    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
-      const KeyRange strip{tile, std::min(tiles.end, tile + kStripTiles)};
+  void for_each_strip(KeyRange tiles, std::int64_t size, const Fn& fn) {
+    for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += size) {
+      const KeyRange strip{tile, std::min(tiles.end, tile + size)};
       scratch_.fetcher.fetch(strip.end - strip.begin);
       fn(strip);
     }
