@@ -6,8 +6,8 @@
 //
 // One depth for every number of rows, so that a row has the same bits alone, in decode, as in a prompt.
 //
-// What bounds it, per tile of K or V (1 KiB), after the rates of Intel's manual: a product of 16 rows takes 16 cycles, a
-// load 8, a store of sums 16; a sum is ready for the next product after 52, hence four of them under way at a time.
+// What bounds it, per tile of K or V (1 KiB), after the rates of Intel's manual: a product of 16 rows takes 16 cycles,
+// a load 8, a store of sums 16; a sum is ready for the next product after 52, hence four of them under way at a time.
 //   decode   one product, 16 cycles, fewer with few rows. Memory gives a core 5 to 10 bytes a cycle: 100 to 200 cycles.
 //            So decode waits for memory, whatever the group, if it is never idle: the fetcher runs some tiles ahead.
 //   prompt   48 rows share a tile: 3 products, 48 cycles, and 26 of loads beside them (4 loads for 4 products of two
@@ -63,7 +63,7 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
   void run(Registers& registers, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
     gather_queries();
-    for_each_strip(tiles, [&](KeyRange strip) { score(registers, strip); });
+    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score(registers, strip); });
     const KeyRange groups = groups_of(seen_by(first_row(), end_row()));
     AttentionRow at = problem_.row(work_, work_.row_begin + first_row());
     for (std::int64_t row = first_row(); row < end_row(); ++row, problem_.advance(work_, at)) {
