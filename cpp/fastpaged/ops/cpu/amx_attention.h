@@ -128,7 +128,7 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
                       {groups.begin, groups.end}, find, head_dim() * 2 * static_cast<std::int64_t>(sizeof(BFloat16)),
                       {amx_.mix, head_dim()}, 0, head_dim() / kLanes);
     for (std::int64_t i = row; i < end; ++i) {
-      copy_floats(amx_.mix + (i - row) * head_dim(), head_dim(), problem_.partial(partials, i).mix);
+      copy_sums(amx_.mix + (i - row) * head_dim(), head_dim(), problem_.partial(partials, i).mix);
     }
   }
 

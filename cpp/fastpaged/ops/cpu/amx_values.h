@@ -62,9 +62,11 @@ static inline void clear_weights(BFloat16* weights, KeyRange groups) {
   }
 }
 
-static inline void copy_floats(const float* from, std::int64_t count, float* to) {  // count: a multiple of kLanes
+// Sums as they are, but for the sign of a zero: what weighs nothing is added to some rows and not to others, and may
+// turn -0 into 0. count: a multiple of kLanes.
+static inline void copy_sums(const float* from, std::int64_t count, float* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    store(to + i, load(from + i));
+    store(to + i, add(load(from + i), zero()));
   }
 }
 
