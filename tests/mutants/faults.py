@@ -195,9 +195,39 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a span apart too few: the last is not joined to the others",
-        file="ops/cpu/paged_attention.cc",
+        file="ops/cpu/attention_run.h",
         good="span < spans.end; ++span) {",
         bad="span + 1 < spans.end; ++span) {",
+    ),
+    Fault(
+        name="tiles of values: what nobody sees is multiplied by zero, NaN included",
+        file="ops/cpu/amx_values.h",
+        good="_mm512_set1_epi32(static_cast<int>(kept));",
+        bad="_mm512_set1_epi32(-1);",
+    ),
+    Fault(
+        name="a value that is not finite: rows of one tile that do not see it get it all the same",
+        file="ops/cpu/amx_values.h",
+        good="  return not_finite == 0;\n",
+        bad="  return true;\n",
+    ),
+    Fault(
+        name="weights of a row beyond the keys it sees: those of another row are left there",
+        file="ops/cpu/amx_attention.h",
+        good="    clear_weights(weights, {groups_of(seen).end, groups.end});\n",
+        bad="",
+    ),
+    Fault(
+        name="half a tile of D: the keys that follow in memory are multiplied by zero, NaN included",
+        file="ops/cpu/amx_attention.h",
+        good="return step < whole_steps ?",
+        bad="return step <= whole_steps ?",
+    ),
+    Fault(
+        name="height of tiles: the second tile of rows begins after sixteen, however few the first has",
+        file="ops/cpu/amx_products.h",
+        good="load<4 + row()>(a.data + row() * height * a.stride",
+        bad="load<4 + row()>(a.data + row() * 16 * a.stride",
     ),
     Fault(
         name="tail of the rotation: what fills no vector is not rotated",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +17,7 @@ from attention_cases import (
     random_sequence,
     softmax_attention,
 )
-from isas import EVERY_ISA_BUT_AMX
+from isas import EVERY_ISA
 from kv_layout import tiled
 from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
@@ -39,9 +41,8 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=EVERY_ISA_BUT_AMX)
+@pytest.fixture(params=EVERY_ISA)
 def isa(request: pytest.FixtureRequest) -> str:
-    """The AMX tables take this op from AVX-512's."""
     name: str = request.param
     return name
 
@@ -194,15 +195,16 @@ def test_nan_in_one_query_head_stays_there(device: _core.CpuDevice, case: tuple[
     assert_same_bits(got, want)
 
 
+@pytest.mark.parametrize("what", ["k", "v"])
 @pytest.mark.parametrize("position", [0, 255, 402])
-def test_a_nan_key_reaches_the_queries_that_see_it_and_no_other(
-    device: _core.CpuDevice, case: tuple[Sequence, Rule], position: int
+def test_a_nan_key_or_value_reaches_the_queries_that_see_it_and_no_other(
+    device: _core.CpuDevice, case: tuple[Sequence, Rule], position: int, what: str
 ) -> None:
     sequence, rule = case
     alone = whole(device, case)
-    k = sequence.k.copy()
-    k[position] = nan_like(k, k[position].shape)
-    got = whole(device, (Sequence(sequence.q, k, sequence.v), rule))
+    changed: Array = getattr(sequence, what).copy()
+    changed[position] = nan_like(changed, changed[position].shape)
+    got = whole(device, (replace(sequence, **{what: changed}), rule))
     at = np.arange(sequence.length)
     seen = (at >= position) & (at < position + rule.window if rule.window else True)
     assert np.isnan(values_of(got[seen])).all()

@@ -3,7 +3,7 @@
 //   scalar        plain C++ loops (ops/reference): the oracle of the tests, and what serves CPUs without the others
 //   avx2          AVX2 with fused multiply-add; bfloat16 is widened to float32
 //   avx512        AVX-512 with its bfloat16 dot product
-//   amx           AMX tiles for the linear layers in bfloat16, AVX-512 for the rest
+//   amx           AMX tiles for the linear layers and attention in bfloat16, AVX-512 for the rest
 //   amx_emulated  the amx kernels with each tile instruction carried out in software: the tests' way to run them
 //                 on a CPU without AMX; never chosen by itself
 //

@@ -108,14 +108,6 @@ TEST_CASE("every work item is in one tile, in order; those that follow each othe
   }
 }
 
-TEST_CASE("the AMX tables attend as AVX-512 does, so that its tests are theirs") {
-  for (const std::string& isa : supported_isas()) {
-    if (isa.starts_with("amx")) {
-      CHECK((op_table(isa).paged_attention == op_table("avx512").paged_attention));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace fastpaged::cpu
 #endif

@@ -55,6 +55,9 @@ constexpr decltype(&mix_rows<A, 1>) kMixTable[] = {nullptr,         &mix_rows<A,
 template <typename A>
 class SpanAttention {
  public:
+  using Element = A;
+  struct Registers {};  // none keep anything from span to span
+
   SpanAttention(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span)
       : problem_(problem), work_(work), span_(span), scratch_(thread_scratch<A>()) {
     AttentionRow at = problem.row(work, work.row_begin);
@@ -74,7 +77,7 @@ class SpanAttention {
   [[nodiscard]] std::int64_t end_row() const { return end_row_; }
 
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
-  void run(float* partials, SpanPlace next) {
+  void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
     for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score_strip(strip); });
     AttentionRow at = problem_.row(work_, work_.row_begin + first_row_);
@@ -87,7 +90,7 @@ class SpanAttention {
                    [&](KeyRange strip) { mix_strip(partials, strip); });
   }
 
- private:
+ protected:
   KeyRange find_tiles(SpanPlace next) {
     const KeyRange keys = problem_.keys_of_work(work_, span_);
     const KeyRange tiles = tiles_of(keys);
@@ -109,6 +112,16 @@ class SpanAttention {
     }
   }
 
+  [[nodiscard]] ScoreRule rule_of(const AttentionRow& row) const {
+    const PagedAttentionParams& params = problem_.params();
+    const auto* slopes = params.alibi_slopes.ptr<const float>();
+    return {.scale = params.scale,
+            .soft_cap = params.soft_cap,
+            .slope = slopes == nullptr ? 0.0F : slopes[row.query_head],
+            .first_distance = static_cast<float>(span_ * kSpan - row.position)};
+  }
+
+ private:
   void score_strip(KeyRange strip) {
     for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
       const std::int64_t count = std::min<std::int64_t>(kScoreRows, end_row_ - row);
@@ -117,15 +130,6 @@ class SpanAttention {
                             std::max(strip.begin, tiles.begin) * kColumnsPerTile,
                             std::min(strip.end, tiles.end) * kColumnsPerTile, scratch_.scores[row]);
     }
-  }
-
-  [[nodiscard]] ScoreRule rule_of(const AttentionRow& row) const {
-    const PagedAttentionParams& params = problem_.params();
-    const auto* slopes = params.alibi_slopes.ptr<const float>();
-    return {.scale = params.scale,
-            .soft_cap = params.soft_cap,
-            .slope = slopes == nullptr ? 0.0F : slopes[row.query_head],
-            .first_distance = static_cast<float>(span_ * kSpan - row.position)};
   }
 
   void mix_strip(float* partials, KeyRange strip) {
@@ -180,6 +184,7 @@ class SpanAttention {
     }
   }
 
+ protected:
   const AttentionProblem<A>& problem_;
   const AttentionWork& work_;
   std::int64_t span_;

@@ -119,7 +119,7 @@ static void mix_key(const SpanTiles<A>& tiles, std::int64_t key, std::int64_t he
   }
 }
 
-static void clear(float* mix, std::int64_t head_dim) {
+static inline void clear(float* mix, std::int64_t head_dim) {
   for (std::int64_t d = 0; d < head_dim; d += kLanes) {
     store(mix + d, zero());
   }

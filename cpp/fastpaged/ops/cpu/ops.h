@@ -19,7 +19,7 @@ const LogitPasses& logit_passes();
 void multiply_panels(const LinearParams& params, ThreadPool& pool);
 }  // namespace avx512
 
-// The avx512 table, but for the linear layers in bfloat16.
+// The avx512 table, but for the linear layers and attention in bfloat16.
 OpTable amx_table();
 OpTable amx_emulated_table();
 
