@@ -61,7 +61,7 @@ def serve(model: str, threads: int, pipe: Connection) -> None:
 def tokens_per_second(pipes: list[Connection], seconds: float) -> float:
     for pipe in pipes:
         pipe.send(seconds)
-    return sum(pipe.recv() for pipe in pipes)
+    return sum(float(pipe.recv()) for pipe in pipes)
 
 
 def main() -> None:

@@ -79,6 +79,7 @@ class SamplingParams:
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
 
+    __members__: dict[str, FinishReason]
     STOP: FinishReason
     LENGTH: FinishReason
     ABORT: FinishReason
