@@ -153,7 +153,7 @@ bench-build: $(TEST)/.packages
 	$(call phase,Building the benchmarks) $(call cpp_build,build/bench,bench_core,-O3 -DNDEBUG,-DFASTPAGED_BUILD_BENCH=ON)
 
 bench: bench-build
-	$(call phase,Timing the core) $(TEST)/bin/python bench/core.py build/bench/bench/cpp/bench_core
+	$(call phase,Timing the core) $(TEST)/bin/python bench/core_times.py build/bench/bench/cpp/bench_core
 
 bench-startup: $(DEMO)/.installed $(GGUF)
 	$(call phase,Start-up times and sizes) $(DEMO)/bin/python bench/startup.py --model $(GGUF)
