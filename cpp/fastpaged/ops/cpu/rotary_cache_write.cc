@@ -48,6 +48,7 @@ static void write_head(const float* x, const HeadChange& change, std::int64_t he
 FASTPAGED_END_TARGET
 
 // Puts a key or value, written in order, where the layout has its elements.
+FASTPAGED_BEGIN_TARGET(FASTPAGED_VECTOR_FEATURES)
 template <typename Element>
 static void place_key(const KVLayout<Element>& cache, std::int64_t slot, const Element* key, Element* keys) {
   Element* const to = keys + cache.key_element(slot, 0);
@@ -64,9 +65,33 @@ static void place_key(const KVLayout<Element>& cache, std::int64_t slot, const E
 template <typename Element>
 static void place_value(const KVLayout<Element>& cache, std::int64_t slot, const Element* value, Element* values) {
   Element* const to = values + cache.value_element(slot, 0);
-  const std::int64_t step = cache.value_element(slot, 1) - cache.value_element(slot, 0);
-  for (std::int64_t d = 0; d < cache.head_dim(); ++d) {
-    to[d * step] = value[d];
+  if (!cache.is_tiled() || !KVLayout<Element>::kInPairs) {
+    std::memcpy(to, value, static_cast<std::size_t>(cache.head_dim()) * sizeof(Element));
+    return;
+  }
+  for (std::int64_t d = 0; d < cache.head_dim(); d += kLanes) {
+    if constexpr (KVLayout<Element>::kInPairs) {
+      store_alternate(to + 2 * d, value + d);
+    }
+  }
+}
+
+FASTPAGED_END_TARGET
+
+// Asks for the memory of a token's key and value, which lie over many lines: before q is computed, so that no store
+// waits for them.
+template <typename Element>
+static void fetch_places(const KVLayout<Element>& cache, std::int64_t slot, const Element* keys,
+                         const Element* values) {
+  constexpr std::int64_t kUnit = 4 / static_cast<std::int64_t>(sizeof(Element));
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(Element));
+  const std::int64_t step = cache.is_tiled() ? kUnit : kLine;
+  for (std::int64_t d = 0; d < cache.head_dim(); d += step) {
+    __builtin_prefetch(keys + cache.key_element(slot, d), 1);
+  }
+  const Element* const end = values + cache.value_element(slot, cache.head_dim() - 1);
+  for (const Element* line = values + cache.value_element(slot, 0); line <= end; line += kLine) {
+    __builtin_prefetch(line, 1);
   }
 }
 
@@ -77,6 +102,9 @@ static void write_token(const RotaryCacheWriteParams& params, const KVLayout<Ele
   const std::int64_t slot = params.slot_mapping.ptr<const std::int32_t>()[t];
   const std::int64_t block = slot / cache.block_size();
   const std::int64_t in_block = slot % cache.block_size();
+  for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head) {
+    fetch_places(cache, in_block, cache.keys(block, head), cache.values(block, head));
+  }
   HeadChange change{.norm = params.q_norm.ptr<const float>(), .eps = params.norm_eps, .cos_sin = nullptr, .rotary = 0};
   if (!params.cos_sin.empty()) {
     change.cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);

@@ -28,6 +28,7 @@
 //   round_to_pairs(low, high)          pairs of neighbours, first those of low; rounded as by store
 //   pair_up(first, second)             a pair of each lane; both are values of bfloat16, and kept bit by bit
 //   store_pairs(to, pairs)
+//   store_alternate(to, from)          kLanes elements to to[0], to[2], ...; those between are not touched
 //   first_of(pairs), second_of(pairs)  of each pair, as Floats
 //   one_of_each(pairs, which)          pairs with the other element zero; which: 0 or 1
 //   dot(a, b, c)                       c, plus the products of the two elements of each pair; one instruction where

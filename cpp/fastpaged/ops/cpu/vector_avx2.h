@@ -200,6 +200,11 @@ static inline Pairs pair_up(Floats first, Floats second) {
 static inline void store_pairs(BFloat16* to, Pairs pairs) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pairs);
 }
+static inline void store_alternate(BFloat16* to, const BFloat16* from) {
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    to[2 * i] = from[i];
+  }
+}
 static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
   return _mm256_and_si256(pairs, _mm256_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U)));
 }

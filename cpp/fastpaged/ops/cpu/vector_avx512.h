@@ -166,6 +166,10 @@ static inline Pairs pair_up(Floats first, Floats second) {
 static inline void store_pairs(BFloat16* to, Pairs pairs) {
   _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs));
 }
+static inline void store_alternate(BFloat16* to, const BFloat16* from) {
+  const __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  _mm512_mask_storeu_epi16(to, 0x55555555U, first);
+}
 static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
   const __m512i kept = _mm512_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U));
   return reinterpret_cast<Pairs>(_mm512_and_si512(reinterpret_cast<__m512i>(pairs), kept));
