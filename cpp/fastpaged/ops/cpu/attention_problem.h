@@ -24,11 +24,14 @@ constexpr KeyRange tiles_of(KeyRange keys) {
   return {keys.begin / kKeyTile, (keys.end + kKeyTile - 1) / kKeyTile};
 }
 
-// Where tiles of a span lie, each in the order of KVLayout.
+// Where tiles of a span lie, each in the order of KVLayout, and beside each the tile that is read somewhat later: as
+// one is read, line by line, the other is fetched from memory.
 template <typename A>
 struct SpanTiles {
   const A* keys[kTilesPerSpan];
   const A* values[kTilesPerSpan];
+  const A* after_keys[kTilesPerSpan];
+  const A* after_values[kTilesPerSpan];
 };
 
 // One query of one head.

@@ -68,27 +68,35 @@ void join_spans(const ProblemOf<Span>& problem, const AttentionWork& work, float
 // One span of a work item; whoever is the last to finish one joins them.
 template <typename Span>
 void attend_apart(const ProblemOf<Span>& problem, AttentionWork& work, std::int64_t span, float* partials,
-                  typename Span::Registers& registers) {
+                  typename Span::Registers& registers, SpanPlace next) {
   const std::int64_t num_rows = work.row_end - work.row_begin;
-  Span(problem, work, work.first_span + span)
-      .run(registers, partials + span * num_rows * problem.partial_size(), SpanPlace{nullptr, 0});
+  Span(problem, work, work.first_span + span).run(registers, partials + span * num_rows * problem.partial_size(), next);
   if (std::atomic_ref(work.num_pending).fetch_sub(1, std::memory_order_acq_rel) == 1) {
     join_spans<Span>(problem, work, partials);
   }
 }
 
+// Where the tile begins.
+inline SpanPlace place_of(const AttentionPlan& plan, const AttentionTile& tile) {
+  const AttentionWork& work = plan.works[tile.work];
+  return {&work, work.first_span + tile.span};
+}
+
 template <typename Span>
-void attend_tile(const ProblemOf<Span>& problem, const AttentionPlan& plan, const AttentionTile& tile) {
+void attend_tile(const ProblemOf<Span>& problem, const AttentionPlan& plan, std::int64_t index) {
   typename Span::Registers registers;
-  thread_scratch<typename Span::Element>().fetcher.restart();
+  const AttentionTile& tile = plan.tiles[index];
+  const bool is_last = index + 1 == static_cast<std::int64_t>(plan.tiles.size());
+  // Mostly the same thread's.
+  const SpanPlace next_tile = is_last ? SpanPlace{nullptr, 0} : place_of(plan, plan.tiles[index + 1]);
   AttentionWork* const first = &plan.works[tile.work];
   if (first->partials >= 0) {
-    return attend_apart<Span>(problem, *first, tile.span, plan.partials + first->partials, registers);
+    return attend_apart<Span>(problem, *first, tile.span, plan.partials + first->partials, registers, next_tile);
   }
   const AttentionWork* const end = first + tile.num_works;
   for (const AttentionWork* work = first; work < end; ++work) {
     const AttentionWork* const next = work + 1;
-    attend<Span>(problem, *work, registers, next < end ? SpanPlace{next, next->first_span} : SpanPlace{nullptr, 0});
+    attend<Span>(problem, *work, registers, next < end ? SpanPlace{next, next->first_span} : next_tile);
   }
 }
 
@@ -99,7 +107,7 @@ void attend_all(const PagedAttentionParams& params, ThreadPool& pool) {
   const AttentionPlan plan =
       plan_attention(params, problem.partial_size(), params.workspace != nullptr ? *params.workspace : own);
   for_each_tile(pool, static_cast<std::int64_t>(plan.tiles.size()),
-                [&](std::int64_t tile) { attend_tile<Span>(problem, plan, plan.tiles[tile]); });
+                [&](std::int64_t tile) { attend_tile<Span>(problem, plan, tile); });
 }
 
 }  // namespace

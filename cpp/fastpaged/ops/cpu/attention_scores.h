@@ -29,6 +29,10 @@ constexpr int side_by_side(int rows) {
 template <typename A>
 constexpr std::int64_t kUnit = 4 / static_cast<std::int64_t>(sizeof(A));
 
+static inline void fetch_line(const void* from) {
+  __builtin_prefetch(from, 0, 2);
+}
+
 static inline Floats load_units(const float* from) {
   return load(from);
 }
@@ -48,16 +52,19 @@ static inline Floats multiply(Pairs a, Pairs b, Floats c) {
   return dot(a, b, c);
 }
 
-// For kRows rows and kColumns columns, from `column` of the span on; scores: [row][kSpan].
-template <typename A, int kRows, int kColumns>
+// For kRows rows and kColumns columns, from `column` of the span on; scores: [row][kSpan]. kFetches: with what is read
+// later fetched beside.
+template <typename A, int kRows, bool kFetches, int kColumns>
 static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, std::int64_t head_dim,
                           std::int64_t column, float* scores) {
   const A* keys[kColumns];
+  const A* after[kColumns];
   Floats sums[kRows][kColumns];
 #pragma GCC unroll 8
   for (int c = 0; c < kColumns; ++c) {
     const std::int64_t at = column + c;
     keys[c] = tiles.keys[at / kColumnsPerTile] + at % kColumnsPerTile * kLanes * kUnit<A>;
+    after[c] = kFetches ? tiles.after_keys[at / kColumnsPerTile] : nullptr;
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       sums[r][c] = zero();
@@ -68,6 +75,9 @@ static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, st
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       units[c] = load_units(keys[c] + d * kKeyTile);
+      if constexpr (kFetches) {
+        fetch_line(after[c] + d * kKeyTile);
+      }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -88,14 +98,14 @@ static void score_columns(const A* const* queries, const SpanTiles<A>& tiles, st
 }
 
 // Columns [column, end): kColumns at a time, then half as many.
-template <typename A, int kRows, int kColumns = side_by_side(kRows)>
+template <typename A, int kRows, bool kFetches, int kColumns = side_by_side(kRows)>
 static void score_rows(const A* const* queries, const SpanTiles<A>& tiles, std::int64_t head_dim, std::int64_t column,
                        std::int64_t end, float* scores) {
   for (; column + kColumns <= end; column += kColumns) {
-    score_columns<A, kRows, kColumns>(queries, tiles, head_dim, column, scores);
+    score_columns<A, kRows, kFetches, kColumns>(queries, tiles, head_dim, column, scores);
   }
   if constexpr (kColumns > 1) {
-    score_rows<A, kRows, kColumns / 2>(queries, tiles, head_dim, column, end, scores);
+    score_rows<A, kRows, kFetches, kColumns / 2>(queries, tiles, head_dim, column, end, scores);
   }
 }
 

@@ -22,6 +22,8 @@ constexpr std::int64_t kMaxPartialSize = partial_size_of(kMaxHeadDim);
 // little as can be; many rows take all at once, for their sums come and go with each strip.
 constexpr std::int64_t kStripTiles = 4;
 constexpr std::int64_t kFewRows = 16;
+// Rows that are taken together all along: as they read a line, the loops themselves fetch another.
+constexpr std::int64_t kRowsThatFetch = std::min(kScoreRows, kMixRows);
 
 // One thread's working memory.
 template <typename A>
@@ -44,13 +46,22 @@ AttentionScratch<A>& thread_scratch() {
   return *scratch;
 }
 
-template <typename A>
-constexpr decltype(&score_rows<A, 1>) kScoreTable[] = {nullptr,           &score_rows<A, 1>, &score_rows<A, 2>,
-                                                       &score_rows<A, 3>, &score_rows<A, 4>, &score_rows<A, 5>,
-                                                       &score_rows<A, 6>};
-template <typename A>
-constexpr decltype(&mix_rows<A, 1>) kMixTable[] = {nullptr,         &mix_rows<A, 1>, &mix_rows<A, 2>, &mix_rows<A, 3>,
-                                                   &mix_rows<A, 4>, &mix_rows<A, 5>, &mix_rows<A, 6>};
+template <typename A, bool kFetches>
+constexpr decltype(&score_rows<A, 1, kFetches>) kScoreTable[] = {nullptr,
+                                                                 &score_rows<A, 1, kFetches>,
+                                                                 &score_rows<A, 2, kFetches>,
+                                                                 &score_rows<A, 3, kFetches>,
+                                                                 &score_rows<A, 4, kFetches>,
+                                                                 &score_rows<A, 5, kFetches>,
+                                                                 &score_rows<A, 6, kFetches>};
+template <typename A, bool kFetches>
+constexpr decltype(&mix_rows<A, 1, kFetches>) kMixTable[] = {nullptr,
+                                                             &mix_rows<A, 1, kFetches>,
+                                                             &mix_rows<A, 2, kFetches>,
+                                                             &mix_rows<A, 3, kFetches>,
+                                                             &mix_rows<A, 4, kFetches>,
+                                                             &mix_rows<A, 5, kFetches>,
+                                                             &mix_rows<A, 6, kFetches>};
 
 template <typename A>
 class SpanAttention {
@@ -79,6 +90,7 @@ class SpanAttention {
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
   void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
+    loops_fetch_ = end_row_ - first_row_ <= kRowsThatFetch && problem_.cache().is_tiled();
     for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score_strip(strip); });
     AttentionRow at = problem_.row(work_, work_.row_begin + first_row_);
     for (std::int64_t row = first_row_; row < end_row_; ++row, problem_.advance(work_, at)) {
@@ -96,7 +108,7 @@ class SpanAttention {
     const KeyRange tiles = tiles_of(keys);
     if (problem_.cache().is_tiled()) {
       problem_.locate_tiles(work_, span_, tiles, scratch_.tiles);
-      scratch_.fetcher.begin_span(problem_, scratch_.tiles, tiles, next);
+      scratch_.fetcher.begin_span(problem_, {&work_, span_}, tiles, next, scratch_.tiles);
     } else {
       gather_tiles(problem_, work_, span_, keys, scratch_.gathered, scratch_.tiles);
     }
@@ -107,7 +119,9 @@ class SpanAttention {
   void for_each_strip(KeyRange tiles, std::int64_t size, const Fn& fn) {
     for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += size) {
       const KeyRange strip{tile, std::min(tiles.end, tile + size)};
-      scratch_.fetcher.fetch(strip.end - strip.begin);
+      if (!loops_fetch_) {
+        scratch_.fetcher.fetch(strip.end - strip.begin);
+      }
       fn(strip);
     }
   }
@@ -126,9 +140,10 @@ class SpanAttention {
     for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
       const std::int64_t count = std::min<std::int64_t>(kScoreRows, end_row_ - row);
       const KeyRange tiles = tiles_of({scratch_.seen[row].begin, scratch_.seen[row + count - 1].end});
-      kScoreTable<A>[count](scratch_.queries + row, scratch_.tiles, problem_.head_dim(),
-                            std::max(strip.begin, tiles.begin) * kColumnsPerTile,
-                            std::min(strip.end, tiles.end) * kColumnsPerTile, scratch_.scores[row]);
+      (loops_fetch_ ? kScoreTable<A, true> : kScoreTable<A, false>)[count](
+          scratch_.queries + row, scratch_.tiles, problem_.head_dim(),
+          std::max(strip.begin, tiles.begin) * kColumnsPerTile, std::min(strip.end, tiles.end) * kColumnsPerTile,
+          scratch_.scores[row]);
     }
   }
 
@@ -173,8 +188,9 @@ class SpanAttention {
 
   void mix(float* partials, std::int64_t row, std::int64_t count, KeyRange steps) {
     if (!steps.empty()) {
-      kMixTable<A>[count](scratch_.tiles, steps, problem_.head_dim(), scratch_.weights[row],
-                          problem_.partial(partials, row).mix, problem_.partial_size(), 0);
+      (loops_fetch_ ? kMixTable<A, true> : kMixTable<A, false>)[count](
+          scratch_.tiles, steps, problem_.head_dim(), scratch_.weights[row], problem_.partial(partials, row).mix,
+          problem_.partial_size(), 0);
     }
   }
 
@@ -190,6 +206,7 @@ class SpanAttention {
   std::int64_t span_;
   std::int64_t first_row_ = 0;
   std::int64_t end_row_ = 0;
+  bool loops_fetch_ = false;
   AttentionScratch<A>& scratch_;
 };
 

@@ -18,12 +18,12 @@ constexpr int kMixRows = 6;  // at most, that share the values in registers
 template <typename A>
 constexpr std::int64_t kStep = KVLayout<A>::kInPairs ? 2 : 1;  // keys
 
-// Where element d of the keys of a step lies; its neighbours in D follow.
+// Where element d of the keys of a step lies; its neighbours in D follow. values: of each tile of a span.
 template <typename A>
-static inline const A* values_at(const SpanTiles<A>& tiles, std::int64_t step, std::int64_t head_dim, std::int64_t d) {
+static inline const A* values_at(const A* const* values, std::int64_t step, std::int64_t head_dim, std::int64_t d) {
   constexpr std::uint64_t kStepsPerTile = kKeyTile / kStep<A>;
   const auto at = static_cast<std::uint64_t>(step);  // no sign to divide by a shift
-  return tiles.values[at / kStepsPerTile] + (static_cast<std::int64_t>(at % kStepsPerTile) * head_dim + d) * kStep<A>;
+  return values[at / kStepsPerTile] + (static_cast<std::int64_t>(at % kStepsPerTile) * head_dim + d) * kStep<A>;
 }
 
 // sums += weights times values, of one step of one row and kParts vectors of D.
@@ -54,8 +54,8 @@ static inline void add_step(const BFloat16* weights, const Pairs (&values)[kPart
 }
 
 // mix[r] += weights[r] times values over the steps, for kRows rows, and kParts vectors of D from d on.
-// weights: [row][kSpan].
-template <typename A, int kRows, int kParts>
+// weights: [row][kSpan]. kFetches: with what is read later fetched beside.
+template <typename A, int kRows, bool kFetches, int kParts>
 static void mix_vectors(const SpanTiles<A>& tiles, KeyRange steps, std::int64_t head_dim, std::int64_t d,
                         const Weight<A>* weights, float* mix, std::int64_t mix_stride) {
   Floats sums[kRows][kParts];
@@ -67,11 +67,14 @@ static void mix_vectors(const SpanTiles<A>& tiles, KeyRange steps, std::int64_t 
     }
   }
   for (std::int64_t step = steps.begin; step < steps.end; ++step) {
-    const A* from = values_at(tiles, step, head_dim, d);
+    const A* from = values_at(tiles.values, step, head_dim, d);
     decltype(load_units(from)) values[kParts];
 #pragma GCC unroll 8
     for (int c = 0; c < kParts; ++c) {
       values[c] = load_units(from + c * kLanes * kStep<A>);
+      if constexpr (kFetches) {
+        fetch_line(values_at(tiles.after_values, step, head_dim, d) + c * kLanes * kStep<A>);
+      }
     }
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
@@ -88,14 +91,14 @@ static void mix_vectors(const SpanTiles<A>& tiles, KeyRange steps, std::int64_t 
 }
 
 // All of D, from d on: kParts vectors at a time, then half as many.
-template <typename A, int kRows, int kParts = side_by_side(kRows)>
+template <typename A, int kRows, bool kFetches, int kParts = side_by_side(kRows)>
 static void mix_rows(const SpanTiles<A>& tiles, KeyRange steps, std::int64_t head_dim, const Weight<A>* weights,
                      float* mix, std::int64_t mix_stride, std::int64_t d = 0) {
   for (; d + kParts * kLanes <= head_dim; d += kParts * kLanes) {
-    mix_vectors<A, kRows, kParts>(tiles, steps, head_dim, d, weights, mix, mix_stride);
+    mix_vectors<A, kRows, kFetches, kParts>(tiles, steps, head_dim, d, weights, mix, mix_stride);
   }
   if constexpr (kParts > 1) {
-    mix_rows<A, kRows, kParts / 2>(tiles, steps, head_dim, weights, mix, mix_stride, d);
+    mix_rows<A, kRows, kFetches, kParts / 2>(tiles, steps, head_dim, weights, mix, mix_stride, d);
   }
 }
 
@@ -106,7 +109,7 @@ static void mix_key(const SpanTiles<A>& tiles, std::int64_t key, std::int64_t he
   const std::int64_t step = key / kStep<A>;
   const std::int64_t in_step = key % kStep<A>;
   for (std::int64_t d = 0; d < head_dim; d += kLanes) {
-    const auto values = load_units(values_at(tiles, step, head_dim, d));
+    const auto values = load_units(values_at(tiles.values, step, head_dim, d));
     Floats sum = load(mix + d);
     if constexpr (kWeighsPairs<A>) {
       sum = dot(broadcast_pair(weights + step * kStep<A>), one_of_each(values, in_step), sum);

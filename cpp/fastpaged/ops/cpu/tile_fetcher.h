@@ -13,22 +13,23 @@ namespace fastpaged::cpu {
 struct SpanPlace {
   const AttentionWork* work;
   std::int64_t span;
+
+  bool operator==(const SpanPlace&) const = default;
 };
 
 template <typename A>
 class TileFetcher {
  public:
-  // What comes is not what the span before had as its next.
-  void restart() { fetched_ = 0; }
-
-  // The keys of `tiles` are read next, then their values, then the keys at `next`.
-  // REQUIRES: a tiled cache; `next` of the span before, if there was any, is this.
-  void begin_span(const AttentionProblem<A>& problem, const SpanTiles<A>& found, KeyRange tiles, SpanPlace next) {
+  // The keys of `tiles` are read next, then their values, then most likely the keys at `next`. Sets what is fetched
+  // beside each tile of `found`, which is how to fetch if not by fetch(). REQUIRES: a tiled cache.
+  void begin_span(const AttentionProblem<A>& problem, SpanPlace place, KeyRange tiles, SpanPlace next,
+                  SpanTiles<A>& found) {
     tile_bytes_ = kKeyTile * problem.head_dim() * static_cast<std::int64_t>(sizeof(A));
     const A** end = std::copy(found.keys + tiles.begin, found.keys + tiles.end, order_);
     end = std::copy(found.values + tiles.begin, found.values + tiles.end, end);
-    at_ = order_ + fetched_;
+    at_ = order_ + (place == expected_ ? fetched_ : 0);
     fetched_ = 0;
+    expected_ = next;
     if (next.work != nullptr) {
       const KeyRange all = tiles_of(problem.keys_of_work(*next.work, next.span));
       const KeyRange first{all.begin, std::min(all.end, all.begin + kAhead)};
@@ -39,6 +40,7 @@ class TileFetcher {
     }
     end_ = end;
     fetch(order_ + kAhead - at_);
+    set_after(tiles, found);
   }
 
   // The next `count` tiles.
@@ -54,10 +56,21 @@ class TileFetcher {
  private:
   static constexpr std::int64_t kAhead = 4;  // tiles
 
+  // Where nothing follows, tiles are fetched again, which costs nothing.
+  void set_after(KeyRange tiles, SpanTiles<A>& found) {
+    const std::int64_t count = tiles.end - tiles.begin;
+    for (std::int64_t i = 0; i < count; ++i) {
+      found.after_keys[tiles.begin + i] = after(order_ + i);
+      found.after_values[tiles.begin + i] = after(order_ + count + i);
+    }
+  }
+  [[nodiscard]] const A* after(const A* const* tile) const { return tile + kAhead < end_ ? tile[kAhead] : *tile; }
+
   const A* order_[2 * kTilesPerSpan + kAhead];
   const A** at_ = nullptr;
   const A** end_ = nullptr;
-  std::int64_t fetched_ = 0;  // of the tiles of the span that comes
+  SpanPlace expected_{nullptr, 0};
+  std::int64_t fetched_ = 0;  // of the tiles of the span that is expected
   std::int64_t tile_bytes_ = 0;
 };
 
