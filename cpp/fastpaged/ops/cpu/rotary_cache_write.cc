@@ -126,12 +126,19 @@ static void write_token(const RotaryCacheWriteParams& params, const KVLayout<Ele
   }
 }
 
+// A token's keys and values lie over many lines of memory, and take as long as far more elements in a row.
+constexpr std::int64_t kElementsPerTile = 4096;
+
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool) {
   validate(params);
+  const RowTiles tiles = RowTiles::of_size(params.qkv.shape[0], params.qkv.shape[1], kElementsPerTile);
   with_element(params.q.dtype, [&](auto element) {
     const KVLayout<decltype(element)> cache(params.kv_cache);
-    for_each_row(pool, params.qkv.shape[0], params.qkv.shape[1],
-                 [&](std::int64_t t) { write_token(params, cache, t); });
+    for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
+      for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
+        write_token(params, cache, t);
+      }
+    });
   });
 }
 
