@@ -108,6 +108,7 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
     const std::int64_t index = row - first_row();
     const KeyRange seen = scratch_.seen[row];
     BFloat16* const weights = amx_.weights + index * kSpan;
+    find_largest(amx_.scores + index * kSpan, seen, rule, partial);
     soften(amx_.scores + index * kSpan, seen, rule, weights, partial);
     clear_weights(weights, {groups.begin, groups_of(seen).begin});
     clear_weights(weights, {groups_of(seen).end, groups.end});

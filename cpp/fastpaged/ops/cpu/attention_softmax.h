@@ -51,59 +51,101 @@ static inline Floats where_seen(KeyRange seen, std::int64_t first_key, Floats x,
   return seen.begin > first_key ? first_lanes(seen.begin - first_key, other, x) : x;
 }
 
+// fn(first key) for vectors side by side of kKeys keys, that together hold the seen keys; is_whole: all of them are
+// seen.
+template <std::int64_t kKeys, typename Fn>
+static inline void for_each_vector(KeyRange seen, const Fn& fn) {
+  std::int64_t key = seen.begin / kKeys * kKeys;
+  if (key < seen.begin) {
+    fn(key, std::false_type{});
+    key += kKeys;
+  }
+  for (; key + kKeys <= seen.end; key += kKeys) {
+    fn(key, std::true_type{});
+  }
+  if (key < seen.end) {
+    fn(key, std::false_type{});
+  }
+}
+
 // NaN that is passed over here comes back as a weight.
-static float largest_of(const float* scores, KeyRange seen) {
+static inline float largest_of(const float* scores, KeyRange seen) {
   const Floats least = set1(-__builtin_inff());
   Floats largest = least;
-  for (std::int64_t key = seen.begin / kLanes * kLanes; key < seen.end; key += kLanes) {
-    largest = max(largest, where_seen(seen, key, load(scores + key), least));
-  }
+  for_each_vector<2 * kLanes>(seen, [&](std::int64_t key, auto is_whole) {
+    Floats low = load(scores + key);
+    Floats high = load(scores + key + kLanes);
+    if (!is_whole) {
+      low = where_seen(seen, key, low, least);
+      high = where_seen(seen, key + kLanes, high, least);
+    }
+    largest = max(largest, max(low, high));
+  });
   return max_of_lanes(largest);
 }
 
-static inline Floats weights_of(const float* scores, KeyRange seen, std::int64_t key, Floats largest, Floats factor) {
-  return where_seen(seen, key, exp2(mul(sub(load(scores + key), largest), factor)), zero());
+// 2^((score - largest) factor). The largest becomes 1, however large it is.
+template <typename W>
+static inline Floats power_of(Floats score, Floats largest, Floats factor) {
+  const Floats exponent = mul(sub(score, largest), factor);
+  return std::is_same_v<W, BFloat16> ? exp2_coarse(exponent) : exp2(exponent);
 }
 
 // weights = 2^((scores - largest) factor) of the seen keys, 0 for others of their vectors. Returns their sum.
 static inline float weigh(const float* scores, KeyRange seen, Floats largest, Floats factor, float* weights) {
   Floats sums = zero();
-  for (std::int64_t key = seen.begin / kLanes * kLanes; key < seen.end; key += kLanes) {
-    const Floats some = weights_of(scores, seen, key, largest, factor);
+  for_each_vector<kLanes>(seen, [&](std::int64_t key, auto is_whole) {
+    Floats some = power_of<float>(load(scores + key), largest, factor);
+    if (!is_whole) {
+      some = where_seen(seen, key, some, zero());
+    }
     store(weights + key, some);
     sums = add(sums, some);
-  }
+  });
   return sum_of_lanes(sums);
 }
 static inline float weigh(const float* scores, KeyRange seen, Floats largest, Floats factor, BFloat16* weights) {
   constexpr BFloat16 kOnes[2] = {{0x3F80}, {0x3F80}};
   const Pairs ones = broadcast_pair(kOnes);
   Floats sums = zero();
-  for (std::int64_t key = seen.begin / (2 * kLanes) * (2 * kLanes); key < seen.end; key += 2 * kLanes) {
-    const Pairs some = round_to_pairs(weights_of(scores, seen, key, largest, factor),
-                                      weights_of(scores, seen, key + kLanes, largest, factor));
+  for_each_vector<2 * kLanes>(seen, [&](std::int64_t key, auto is_whole) {
+    Floats low = power_of<BFloat16>(load(scores + key), largest, factor);
+    Floats high = power_of<BFloat16>(load(scores + key + kLanes), largest, factor);
+    if (!is_whole) {
+      low = where_seen(seen, key, low, zero());
+      high = where_seen(seen, key + kLanes, high, zero());
+    }
+    const Pairs some = round_to_pairs(low, high);
     store_pairs(weights + key, some);
     sums = dot(some, ones, sums);
-  }
+  });
   return sum_of_lanes(sums);
 }
 
-// Scores [kSpan] of one row become weights [kSpan]; those of vectors without a seen key are left alone. Of the partial,
-// the largest score and the sum are set. What unseen keys have for a score does not matter.
-template <typename W>
-static void soften(float* scores, KeyRange seen, const ScoreRule& rule, W* weights, Partial partial) {
+// What scores are multiplied with to become exponents of 2. A rule that is plain is part of it.
+static inline float factor_of(const ScoreRule& rule) {
   constexpr float kLog2OfE = 1.44269504F;
-  float factor = kLog2OfE;
-  if (is_plain(rule)) {
-    factor = rule.scale * kLog2OfE;
-  } else {
+  return is_plain(rule) ? rule.scale * kLog2OfE : kLog2OfE;
+}
+
+// The first half of what becomes of the scores [kSpan] of one row: the rule; the largest goes to the partial. What
+// unseen keys have for a score does not matter.
+static void find_largest(float* scores, KeyRange seen, const ScoreRule& rule, Partial partial) {
+  if (!is_plain(rule)) {
     for (std::int64_t key = seen.begin / kLanes * kLanes; key < seen.end; key += kLanes) {
       store(scores + key, apply(rule, load(scores + key), key));
     }
   }
-  const float largest = largest_of(scores, seen);
-  *partial.largest = largest * factor;
-  *partial.sum = weigh(scores, seen, set1(largest), set1(factor), weights);
+  *partial.largest = largest_of(scores, seen);
+}
+
+// The second half: weights [kSpan], those of vectors without a seen key left alone, and the partial's sum. Its largest
+// becomes an exponent of 2.
+template <typename W>
+static void soften(const float* scores, KeyRange seen, const ScoreRule& rule, W* weights, Partial partial) {
+  const float factor = factor_of(rule);
+  *partial.sum = weigh(scores, seen, set1(*partial.largest), set1(factor), weights);
+  *partial.largest *= factor;
 }
 
 }  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

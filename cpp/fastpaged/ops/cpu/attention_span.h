@@ -22,6 +22,7 @@ constexpr std::int64_t kMaxPartialSize = partial_size_of(kMaxHeadDim);
 // little as can be; many rows take all at once, for their sums come and go with each strip.
 constexpr std::int64_t kStripTiles = 4;
 constexpr std::int64_t kFewRows = 16;
+constexpr std::int64_t kSoftRows = 6;  // whose scores the fastest cache holds
 // Rows that are taken together all along: as they read a line, the loops themselves fetch another.
 constexpr std::int64_t kRowsThatFetch = std::min(kScoreRows, kMixRows);
 
@@ -72,8 +73,10 @@ class SpanAttention {
   SpanAttention(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span)
       : problem_(problem), work_(work), span_(span), scratch_(thread_scratch<A>()) {
     AttentionRow at = problem.row(work, work.row_begin);
+    std::int64_t token = -1;
     for (std::int64_t row = 0; row < work.row_end - work.row_begin; ++row, problem.advance(work, at)) {
-      scratch_.seen[row] = problem.keys(at, span);
+      scratch_.seen[row] = at.token == token ? scratch_.seen[row - 1] : problem.keys(at, span);
+      token = at.token;
       if (!scratch_.seen[row].empty()) {
         first_row_ = end_row_ == 0 ? row : first_row_;
         end_row_ = row + 1;
@@ -92,11 +95,8 @@ class SpanAttention {
     const KeyRange tiles = find_tiles(next);
     loops_fetch_ = end_row_ - first_row_ <= kRowsThatFetch && problem_.cache().is_tiled();
     for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score_strip(strip); });
-    AttentionRow at = problem_.row(work_, work_.row_begin + first_row_);
-    for (std::int64_t row = first_row_; row < end_row_; ++row, problem_.advance(work_, at)) {
-      const Partial partial = problem_.partial(partials, row);
-      soften(scratch_.scores[row], scratch_.seen[row], rule_of(at), scratch_.weights[row], partial);
-      clear(partial.mix, problem_.head_dim());
+    for (std::int64_t row = first_row_; row < end_row_; row += kSoftRows) {
+      soften_rows(partials, row, std::min(row + kSoftRows, end_row_));
     }
     for_each_strip(tiles, end_row_ - first_row_ <= kFewRows ? kStripTiles : kTilesPerSpan,
                    [&](KeyRange strip) { mix_strip(partials, strip); });
@@ -136,6 +136,21 @@ class SpanAttention {
   }
 
  private:
+  // One half after the other, so that no row waits for its own largest score.
+  void soften_rows(float* partials, std::int64_t begin, std::int64_t end) {
+    ScoreRule rules[kSoftRows];
+    AttentionRow at = problem_.row(work_, work_.row_begin + begin);
+    for (std::int64_t row = begin; row < end; ++row, problem_.advance(work_, at)) {
+      rules[row - begin] = rule_of(at);
+      find_largest(scratch_.scores[row], scratch_.seen[row], rules[row - begin], problem_.partial(partials, row));
+    }
+    for (std::int64_t row = begin; row < end; ++row) {
+      const Partial partial = problem_.partial(partials, row);
+      soften(scratch_.scores[row], scratch_.seen[row], rules[row - begin], scratch_.weights[row], partial);
+      clear(partial.mix, problem_.head_dim());
+    }
+  }
+
   void score_strip(KeyRange strip) {
     for (std::int64_t row = first_row_; row < end_row_; row += kScoreRows) {
       const std::int64_t count = std::min<std::int64_t>(kScoreRows, end_row_ - row);

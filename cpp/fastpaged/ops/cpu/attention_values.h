@@ -130,13 +130,10 @@ static inline void clear(float* mix, std::int64_t head_dim) {
 
 // into = into joined with next, the span that follows.
 static void join(Partial into, Partial next, std::int64_t head_dim) {
-  // 2^(into - largest) and 2^(next - largest): one of them is 1.
-  const bool into_is_larger = *into.largest > *next.largest;
-  const float largest = into_is_larger ? *into.largest : *next.largest;
-  const float smaller = into_is_larger ? *next.largest : *into.largest;
-  const Floats factor = exp2(sub(set1(smaller), set1(largest)));
-  const Floats old_factor = into_is_larger ? set1(1.0F) : factor;
-  const Floats new_factor = into_is_larger ? factor : set1(1.0F);
+  const float largest = *into.largest > *next.largest ? *into.largest : *next.largest;
+  // One of them is 1: which one, nobody can foretell, so there is no branch.
+  const Floats old_factor = exp2(set1(*into.largest - largest));
+  const Floats new_factor = exp2(set1(*next.largest - largest));
   *into.largest = largest;
   *into.sum = first_lane(fma(set1(*into.sum), old_factor, mul(set1(*next.sum), new_factor)));
   for (std::int64_t d = 0; d < head_dim; d += kLanes) {
@@ -154,9 +151,9 @@ static void copy(Partial into, Partial from, std::int64_t head_dim) {
 
 template <typename A>
 static void write_output(Partial partial, std::int64_t head_dim, A* out) {
-  const Floats sum = set1(*partial.sum);
+  const Floats factor = div(set1(1.0F), set1(*partial.sum));
   for (std::int64_t d = 0; d < head_dim; d += kLanes) {
-    store(out + d, div(load(partial.mix + d), sum));
+    store(out + d, mul(load(partial.mix + d), factor));
   }
 }
 
