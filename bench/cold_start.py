@@ -6,7 +6,7 @@
 from before `fastpaged generate` is started to its first byte of text: at its first start with a model, which packs the
 weights and then keeps them, and at a later one, which maps what was kept. llama.cpp is timed from before its server is
 started (without its warm-up run) to the first token streamed, with a request sent as soon as it listens. All end after
-it, and what fastpaged keeps (as many bytes as the weights) lies in temporary folders. Each round begins with another one.
+it; each round begins with another one. What fastpaged keeps, as many bytes as the weights, lies in temporary folders.
 """
 
 from __future__ import annotations
