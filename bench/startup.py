@@ -1,6 +1,6 @@
 """Start-up: what a user waits for before the first token, what memory that takes, and what the installation weighs.
 
-    python bench/startup.py --model MODEL [--runs 9] [--no-chat] [--wheel dist/fastpaged-….whl]
+    python bench/startup.py --model MODEL [--runs 9] [--no-chat] [--kv-mib 64] [--wheel dist/fastpaged-….whl]
         [--output startup.json]
 
 Each time is the median of whole processes of this interpreter's environment, after one run that is not counted. The
@@ -8,8 +8,8 @@ first token is timed from outside: from before the process is started to the fir
 timed where packed weights of an earlier start are mapped, and where they are not kept; in both the files are in the
 page cache. They are kept in a folder of this run alone, removed at its end.
 Peak memory is the largest proportional set size (PSS) that /proc showed of any of the runs, looked at every 20 ms; it
-is held against the model's weights in the dtype that is computed with and a KV pool of 64 MiB, as which the engine is
-told to make it. Of that pool a short answer touches little, so the ratio to the weights alone is printed as well.
+is held against the model's weights in the dtype that is computed with and a KV pool of --kv-mib (64), as which the
+engine is told to make it. Of that pool a short answer touches little, so the ratio to the weights alone is printed as well.
 Prints a table, and one JSON object as the last line (or to --output).
 """
 
@@ -31,8 +31,7 @@ from pss import PeakPss
 from fastpaged.cli.bench_machine import bytes_of_model
 
 PROMPT = "What is the capital of France?"
-KV_BYTES = 64 << 20
-_MAX_MODEL_LEN = 1024  # whose K and V that holds
+_MAX_MODEL_LEN = 1024  # the KV pool must hold so many tokens
 
 
 def seconds_of(command: list[str]) -> float:
@@ -78,14 +77,14 @@ def megabytes(path: Path) -> float:
     return sum(file.stat().st_size for file in files) / 1e6
 
 
-def first_tokens(generate: list[str], weights: int, runs: int) -> dict[str, float | str]:
+def first_tokens(generate: list[str], weights: int, kv_bytes: int, runs: int) -> dict[str, float | str]:
     """With packed weights on disk and without."""
     results: dict[str, float | str] = {}
     for name, options in (("uncached", ["--no-packed-cache"]), ("cached", [])):
         measure = FirstToken()
         results[f"first_token_{name}_s"] = median(measure, [*generate, *options], runs)
         results[f"peak_{name}_mb"] = measure.peak_bytes / 1e6
-        results[f"peak_{name}_ratio"] = measure.peak_bytes / (weights + KV_BYTES)
+        results[f"peak_{name}_ratio"] = measure.peak_bytes / (weights + kv_bytes)
         results[f"peak_{name}_over_weights"] = measure.peak_bytes / weights
         results[f"time_line_{name}"] = time_line([*generate, *options])
     return results
@@ -96,6 +95,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--chat", action=argparse.BooleanOptionalAction, default=True, help="ask as a chat does")
+    parser.add_argument("--kv-mib", type=int, default=64, help="KV pool (default: %(default)s)")
     parser.add_argument("--wheel", type=Path, help="a built wheel, to weigh it")
     parser.add_argument("--output", type=Path, help="where the JSON goes instead of stdout")
     args = parser.parse_args()
@@ -103,7 +103,7 @@ def main() -> None:
     command = [sys.executable, "-m", "fastpaged"]
     generate = [*command, "generate", "--model", args.model, "--chat" if args.chat else "--prompt", PROMPT]
     generate += ["--temperature", "0", "--max-tokens", "16"]
-    generate += ["--kv-cache-memory-bytes", str(KV_BYTES), "--max-model-len", str(_MAX_MODEL_LEN)]
+    generate += ["--kv-cache-memory-bytes", str(args.kv_mib << 20), "--max-model-len", str(_MAX_MODEL_LEN)]
     python = median(seconds_of, [sys.executable, "-c", "pass"], args.runs)
     results: dict[str, float | str] = {
         "runs": args.runs,
@@ -114,7 +114,7 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         os.environ["FASTPAGED_CACHE"] = folder
-        results |= first_tokens(generate, bytes_of_model(args.model), args.runs)
+        results |= first_tokens(generate, bytes_of_model(args.model), args.kv_mib << 20, args.runs)
     if args.wheel is not None:
         results["wheel_mb"] = megabytes(args.wheel)
     report(results, args.output)
