@@ -9,7 +9,7 @@ timed where packed weights of an earlier start are mapped, and where they are no
 page cache. They are kept in a folder of this run alone, removed at its end.
 Peak memory is the largest proportional set size (PSS) that /proc showed of any of the runs, looked at every 20 ms; it
 is held against the model's weights in the dtype that is computed with and a KV pool of --kv-mib (64), as which the
-engine is told to make it. Of that pool a short answer touches little, so the ratio to the weights alone is printed as well.
+engine is told to make it. A short answer touches little of it, so the ratio to the weights alone is printed as well.
 Prints a table, and one JSON object as the last line (or to --output).
 """
 
@@ -30,7 +30,8 @@ from pss import PeakPss
 
 from fastpaged.cli.bench_machine import bytes_of_model
 
-PROMPT = "What is the capital of France?"
+QUESTION = "What is the capital of France?"
+PROMPT = "The capital of France is"
 _MAX_MODEL_LEN = 1024  # the KV pool must hold so many tokens
 
 
@@ -56,7 +57,7 @@ class FirstToken:
                 elapsed = time.monotonic() - start
                 process.stdout.read()
                 process.wait()
-        if process.returncode != 0 or not first.strip():
+        if process.returncode != 0 or not first:
             raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
         self.peak_bytes = max(self.peak_bytes, peak.num_bytes)
         return elapsed
@@ -101,7 +102,13 @@ def main() -> None:
     args = parser.parse_args()
 
     command = [sys.executable, "-m", "fastpaged"]
-    generate = [*command, "generate", "--model", args.model, "--chat" if args.chat else "--prompt", PROMPT]
+    generate = [
+        *command,
+        "generate",
+        "--model",
+        args.model,
+        *(["--chat", QUESTION] if args.chat else ["--prompt", PROMPT]),
+    ]
     generate += ["--temperature", "0", "--max-tokens", "16"]
     generate += ["--kv-cache-memory-bytes", str(args.kv_mib << 20), "--max-model-len", str(_MAX_MODEL_LEN)]
     python = median(seconds_of, [sys.executable, "-c", "pass"], args.runs)
