@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer_process import Measured, PeerError, PeerProcess, PeerSpec
-from peers_limits import MachineRates, ModelWork, measure_machine, workload_limit
+from peers_limits import ModelWork, better_figures, changes, machine_rates, measure_machine, workload_limit
 from peers_report import OURS, WorkloadResult, metric_of
 from workloads import WORKLOADS, Request, vocab_size_of, write
 
@@ -52,6 +52,8 @@ def arguments() -> argparse.Namespace:
             parser.error(f"--{one.replace('_', '-')} and --{other.replace('_', '-')} need each other")
     if args.rounds < 1 or args.threads < 1:
         parser.error("--rounds and --threads must be at least 1")
+    if not (args.model / "config.json").is_file() or not any(args.model.glob("*.safetensors")):
+        parser.error(f"--model must be a folder with config.json and .safetensors files, got {args.model}")
     return args
 
 
@@ -119,23 +121,26 @@ def run_rounds(
 def measure(name: str, file: Path, peers: Sequence[PeerProcess], args: argparse.Namespace) -> WorkloadResult:
     """All of one workload, the machine's rates included."""
     requests: list[Request] = json.loads(file.read_text(encoding="utf-8"))
-    machine_file = args.output / "machine.json"
+    machine = args.output / "machine.json"
     say(f"{name}: measuring the machine")
-    rates = [measure_machine(args.model, args.threads, machine_file)]
+    before = measure_machine(args.model, args.threads, machine)
     runs, failures = run_rounds(name, requests, peers, args.rounds)
-    rates.append(measure_machine(args.model, args.threads, machine_file))
-    limit = limit_of(requests, file, MachineRates.mean(rates), args)
+    after = measure_machine(args.model, args.threads, machine)
+    machine.write_text(json.dumps(better_figures(before, after), indent=2) + "\n", encoding="utf-8")
+    limit = limit_of(requests, file, machine, args)
+    warnings = changes(*(machine_rates(figures["rates"], args.threads) for figures in (before, after)))
     descriptions = {peer.spec.name: peer.description for peer in peers}
-    return WorkloadResult(name, requests, runs, failures, descriptions, limit)
+    return WorkloadResult(name, requests, runs, failures, descriptions, limit, warnings)
 
 
-def limit_of(requests: Sequence[Request], file: Path, rates: MachineRates, args: argparse.Namespace) -> float:
-    """In the unit of the workload's metric."""
+def limit_of(requests: Sequence[Request], file: Path, machine: Path, args: argparse.Namespace) -> float:
+    """In the unit of the workload's metric. machine: the file with the rates of this run."""
     metric = metric_of(requests)
     if metric.name == "output":
-        seconds = workload_limit(args.model, file, args.threads, _MAX_NUM_SEQS, args.output / "profile.json")
+        seconds = workload_limit(args.model, file, machine, args.threads, _MAX_NUM_SEQS)
         return sum(request["out"] for request in requests) / seconds
     work = ModelWork.of(args.model)
+    rates = machine_rates(json.loads(machine.read_text(encoding="utf-8"))["rates"], args.threads)
     return (work.decode_limit if metric.name == "decode" else work.prefill_limit)(requests[0], rates)
 
 

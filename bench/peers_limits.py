@@ -15,6 +15,7 @@ from typing import Any
 from workloads import Request
 
 _BF16_BYTES = 2
+_MOST_CHANGE = 0.10
 
 
 @dataclass(frozen=True)
@@ -24,20 +25,36 @@ class MachineRates:
     read_rate: float
     flop_rate: float
 
-    @staticmethod
-    def mean(measured: Sequence[MachineRates]) -> MachineRates:
-        """Of what was measured before and after."""
-        count = len(measured)
-        return MachineRates(sum(m.read_rate for m in measured) / count, sum(m.flop_rate for m in measured) / count)
 
-
-def measure_machine(model: Path, num_threads: int, output: Path) -> MachineRates:
-    """`fastpaged bench machine`, reading as much memory as the model's weights are. SystemExit where it fails."""
+def measure_machine(model: Path, num_threads: int, output: Path) -> dict[str, Any]:
+    """What `fastpaged bench machine` writes to `output`, reading as much memory as the model's weights are. SystemExit
+    where it fails.
+    """
     command = [sys.executable, "-m", "fastpaged", "bench", "machine", "--model", str(model)]
     command += ["--threads", str(num_threads), "--json", str(output)]
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed")
-    return machine_rates(json.loads(output.read_text(encoding="utf-8"))["rates"], num_threads)
+    figures: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+    return figures
+
+
+def better_figures(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """Of two measurements of one machine: the larger of each rate, for whoever disturbs can only lower it."""
+    pairs = zip(before["rates"], after["rates"], strict=True)
+    return {**before, "rates": [{**one, "rate": max(one["rate"], other["rate"])} for one, other in pairs]}
+
+
+def changes(before: MachineRates, after: MachineRates) -> list[str]:
+    """A warning for each rate that a quiet machine would not have changed so much."""
+    found = []
+    for title, unit, one, other in (
+        ("memory", "GB/s", before.read_rate, after.read_rate),
+        ("matrix work", "GFLOP/s", before.flop_rate, after.flop_rate),
+    ):
+        if abs(other - one) > _MOST_CHANGE * max(one, other):
+            rates = f"{one / 1e9:.1f} {unit} before, {other / 1e9:.1f} after"
+            found.append(f"This machine was not quiet: {title} {rates}.")
+    return found
 
 
 def machine_rates(rates: Sequence[Mapping[str, Any]], num_threads: int) -> MachineRates:
@@ -115,13 +132,15 @@ def _shapes(model: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def workload_limit(model: Path, workload: Path, num_threads: int, max_num_seqs: int, output: Path) -> float:
-    """Seconds that this machine needs at the least for the steps in which fastpaged runs a workload, as
-    `fastpaged bench throughput --profile` counts them. SystemExit where it fails.
+def workload_limit(model: Path, workload: Path, machine: Path, num_threads: int, max_num_seqs: int) -> float:
+    """Seconds that a machine with the rates of this file needs at the least for the steps in which fastpaged runs a
+    workload, as `fastpaged bench throughput --profile` counts them. SystemExit where it fails.
     """
+    output = machine.with_name("profile.json")
     command = [sys.executable, "-m", "fastpaged", "bench", "throughput", "--model", str(model), "--profile"]
     command += ["--workload", str(workload), "--num-threads", str(num_threads), "--max-num-seqs", str(max_num_seqs)]
-    if subprocess.run([*command, "--json", str(output)], stdout=subprocess.DEVNULL).returncode != 0:
+    command += ["--machine", str(machine), "--json", str(output)]
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed")
     figures = json.loads(output.read_text(encoding="utf-8"))
     return float(figures["profile"]["limit_seconds"])

@@ -67,6 +67,7 @@ class WorkloadResult:
     failures: Mapping[str, str]
     descriptions: Mapping[str, str]
     limit: float
+    warnings: Sequence[str] = ()  # of the machine's rates before and after
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -92,6 +93,7 @@ class WorkloadResult:
             "num_prompt_tokens": sum(len(request["prompt"]) for request in self.requests),
             "num_output_tokens": sum(request["out"] for request in self.requests),
             "limit": self.limit,
+            "warnings": list(self.warnings),
             "engines": engines,
             "failures": dict(self.failures),
         }
@@ -121,13 +123,15 @@ class WorkloadResult:
             ratio = "" if name == OURS else f"{self.ratio(name).text(2)} x"
             ttft = Spread.of(ttfts).text(0) if ttfts else ""
             wall = Spread.of([run.wall_s for run in runs]).text(2)
-            share = f"{rates.median / self.limit:.0%}"
+            share = f"{rates.median / self.limit:.0%}{' (?)' if rates.median > 1.005 * self.limit else ''}"
             lines.append(f"| {self.descriptions[name]} | {rates.text()} | {share} | {ttft} | {wall} | {ratio} |")
         lines += ["", *(f"{name} has no result: {reason}" for name, reason in self.failures.items())]
         disturbed = sum(run.others_cores > _MAX_OTHERS for runs in self.runs.values() for run in runs)
         if disturbed:
             lines.append(f"During {disturbed} runs others used more than {_MAX_OTHERS} CPUs.")
-        return "\n".join(lines).rstrip() + "\n"
+        if any("(?)" in line for line in lines):
+            lines.append("(?): above the limit: the machine was slower when it was measured than in the runs.")
+        return "\n".join([*lines, *self.warnings]).rstrip() + "\n"
 
     def _agreement(self, name: str) -> int:
         """How many tokens of the first answer are ours, before the first that is not."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fastpaged import LLM, SamplingParams
+from fastpaged.cli.kv_noise import fill_with_noise
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.step_profile import StepProfile
 
@@ -23,7 +24,6 @@ _MIN_STEPS = 5
 _WARM_UP_STEPS = 2
 _TOKENS_IN_A_STEP = 8192
 _ROOM = 64  # tokens that a sequence may grow by: while others are taken in, warming up, and MAX_STEPS
-_NOISE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,13 @@ class Bench:
             kv_cache_memory_bytes=kv_bytes,
             swap_space=0,
             skip_tokenizer_init=True,
+            packed_cache=False,  # whose writer would use memory while steps are timed
         )
         self.engine: LLMEngine = self._llm.engine
         self._profile = StepProfile()
         self._profile.attach(self.engine)
         self._next_id = 0
-        _fill_with_noise(self.engine.worker.kv_memory.array)
+        fill_with_noise(self.engine.worker.kv_memory.array)
 
     def close(self) -> None:
         """Frees the engine."""
@@ -161,12 +162,3 @@ def _difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, floa
         "sample_ms": sample,
         "overhead_ms": overhead,
     }
-
-
-def _fill_with_noise(array: np.ndarray[Any, Any]) -> None:
-    """Standard normal bfloat16 values, whatever the layout."""
-    noise = (np.random.default_rng(0).standard_normal(_NOISE, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    flat = array.reshape(-1).view(np.uint16)
-    for start in range(0, flat.size, _NOISE):
-        part = flat[start : start + _NOISE]
-        part[:] = noise[: part.size]

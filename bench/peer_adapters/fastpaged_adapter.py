@@ -1,4 +1,5 @@
-"""fastpaged, driven as the peers are: its `LLM`, with the defaults a user gets."""
+"""fastpaged, driven as the peers are: its `LLM`, with the defaults a user gets, but for packed weights on disk: writing
+them would take memory bandwidth while others are measured, and leave a file with the user."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ class Fastpaged(adapter.Engine):
     """One LLM for all workloads."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self._llm = fastpaged.LLM(args.model, num_threads=args.threads, max_num_seqs=args.max_num_seqs)
+        self._llm = fastpaged.LLM(
+            args.model, num_threads=args.threads, max_num_seqs=args.max_num_seqs, packed_cache=False
+        )
 
     def prepare(self, requests: adapter.Requests) -> str:
         """Nothing depends on the requests."""

@@ -70,7 +70,7 @@ def start_with_settings(num_threads: int, kv_gb: int) -> None:
     openmp = glob.glob(os.path.join(sys.prefix, "lib", "**", "libiomp5.so"), recursive=True)
     os.environ.update(
         VLLM_ENABLE_V1_MULTIPROCESSING="0",
-        VLLM_CPU_OMP_THREADS_BIND=f"{cpus[0]}-{cpus[-1]}",
+        VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cpus)),
         VLLM_CPU_NUM_OF_RESERVED_CPU="0",
         VLLM_CPU_KVCACHE_SPACE=str(kv_gb),
         VLLM_NO_USAGE_STATS="1",

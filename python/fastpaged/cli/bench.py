@@ -79,7 +79,15 @@ def _add_measurement(
     )
     parser.add_argument("--json", type=Path, metavar="OUT", default=None, help="write the figures to this file")
     parser.add_argument("--profile", action="store_true", default=False, help="say where the time of a step goes")
+    parser.add_argument(
+        "--machine",
+        type=Path,
+        metavar="FILE",
+        default=None,
+        help="with --profile: hold it against these rates, of `bench machine --json`, and measure none",
+    )
     add_engine_options(parser)
+    parser.set_defaults(packed_cache=False)  # whose writer would use memory while something is measured
     return parser
 
 
@@ -117,6 +125,8 @@ def _engine(
     """An engine that has warmed up on other tokens than the workload's."""
     if runs < 1:
         raise InvalidRequestError(f"{flag} must be at least 1, got {runs}")
+    if args.machine is not None and not args.profile:
+        raise InvalidRequestError(f"--machine must be given with --profile, got {args.machine} without it")
     workload = read_workload(args.workload)
     if args.json is not None:
         check_writable(args.json)
@@ -124,18 +134,33 @@ def _engine(
     with Messages(bar), load_llm(args, bar) as llm:
         engine = llm.engine
         replay(engine, _warm_up(workload, engine.worker.model_config.vocab_size))
-        profile = _profile(engine, bar) if args.profile else None
+        profile = _profile(engine, args.machine, bar) if args.profile else None
         yield engine, workload, profile
+        if profile is not None and args.machine is None:
+            _measure_again(engine, profile, bar)
 
 
-def _profile(engine: LLMEngine, bar: ProgressBar | None) -> StepProfile:
-    """Attached, with the limits of this machine as they are now."""
+def _profile(engine: LLMEngine, machine: Path | None, bar: ProgressBar | None) -> StepProfile:
+    """Attached, with the limits in that file, or else those of this machine as they are now."""
     from fastpaged.cli import machine_limits
+    from fastpaged.cli.machine_file import limits_of_file
     from fastpaged.engine.step_profile import StepProfile
 
-    profile = StepProfile(machine_limits.limits_of_engine(engine, bar))
+    if machine is not None:
+        limits = limits_of_file(machine, engine.worker.device, engine.worker.dtype)
+    else:
+        limits = machine_limits.limits_of_engine(engine, bar)
+    profile = StepProfile(limits)
     profile.attach(engine)
     return profile
+
+
+def _measure_again(engine: LLMEngine, profile: StepProfile, bar: ProgressBar | None) -> None:
+    """The limits hold as they were measured before; a machine that has others by now is worth a warning."""
+    from fastpaged.cli import machine_limits
+
+    assert profile.limits is not None
+    profile.warnings = machine_limits.changes(profile.limits, machine_limits.limits_of_engine(engine, bar))
 
 
 def _warm_up(workload: Sequence[WorkloadRequest], vocab_size: int) -> list[WorkloadRequest]:
@@ -234,7 +259,7 @@ def _add_profile(figures: dict[str, Any], profile: StepProfile, runs: Sequence[R
     the step if that is slower; limit_time is that of a run."""
     from fastpaged.cli.machine_limits import limits_as_dict
 
-    figures["profile"] = profile.as_dict()
+    figures["profile"] = {**profile.as_dict(), "warnings": profile.warnings}
     limit = figures["profile"]["limit_seconds"]
     figures["limit_time"] = limit / len(runs)
     figures["share_of_limit"] = limit / sum(run.elapsed_time for run in runs)

@@ -17,7 +17,7 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastpaged.cli.kernel_steps import StepSizes
+    from fastpaged.cli.step_sizes import StepSizes
     from fastpaged.engine.llm_engine import LLMEngine
 
 _MOST = 1 << 20
@@ -48,11 +48,12 @@ def add_parser(kinds: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--threads", type=int, metavar="N", dest="num_threads", help="the same as --num-threads")
     parser.add_argument("--json", type=Path, metavar="FILE", default=None, help="write the figures to this file")
     add_engine_options(parser)
+    parser.set_defaults(packed_cache=False)  # whose writer would use memory while the machine is measured
 
 
 def run_kernels(args: argparse.Namespace) -> int:
     """Prints one table: a row an op, two columns a kind of step."""
-    from fastpaged.cli.kernel_steps import StepSizes
+    from fastpaged.cli.step_sizes import StepSizes
 
     batches = _batches(args.batch)
     for name in ("context", "prefill", "steps"):
@@ -94,18 +95,20 @@ def _make_room(args: argparse.Namespace, sizes: StepSizes) -> None:
 
 def _measured(engine: LLMEngine, args: argparse.Namespace, sizes: StepSizes, bar: ProgressBar | None) -> dict[str, Any]:
     from fastpaged.cli.kernel_steps import KernelSteps
-    from fastpaged.cli.machine_limits import limits_as_dict, limits_of_engine, mean_limits
+    from fastpaged.cli.machine_limits import better_limits, changes, limits_as_dict, limits_of_engine
 
     steps = KernelSteps(engine, sizes)
     names = [*(f"batch {batch}" for batch in sizes.batches), f"prefill {sizes.prefill}"]
     kinds: dict[str, Any] = {}
+    warnings: list[str] = []
     before = limits_of_engine(engine, bar)
     for index, name in enumerate(names):
         if bar is not None:
             bar(name, index, len(names))
         kind = steps.decode(sizes.batches[index]) if index < len(sizes.batches) else steps.prefill(sizes.prefill)
         after = limits_of_engine(engine, bar)
-        limits = mean_limits(before, after)
+        limits = better_limits(before, after)
+        warnings += [f"{name}: {text}" for text in changes(before, after)]
         kinds[name] = {**kind.held_against(limits), "limits": limits_as_dict(limits)}
         before = after
     return {
@@ -115,4 +118,5 @@ def _measured(engine: LLMEngine, args: argparse.Namespace, sizes: StepSizes, bar
         "num_threads": engine.worker.device.num_threads,
         "context": sizes.context,
         "steps": kinds,
+        "warnings": warnings,
     }

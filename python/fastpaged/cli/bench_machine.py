@@ -49,7 +49,7 @@ def run_machine(args: argparse.Namespace) -> int:
     num_threads = _core.available_cpus() if args.threads is None else args.threads
     if not 1 <= num_threads <= 1024:
         raise InvalidRequestError(f"--threads must lie in [1, 1024], got {num_threads}")
-    num_bytes = _bytes_of_model(args.model) if args.model is not None else args.bytes
+    num_bytes = bytes_of_model(args.model) if args.model is not None else args.bytes
     num_bytes = _DEFAULT_BYTES if num_bytes is None else num_bytes
     if not 1 << 20 <= num_bytes <= _MOST_BYTES:
         raise InvalidRequestError(f"--bytes must lie in [{1 << 20}, {_MOST_BYTES}], got {num_bytes}")
@@ -67,7 +67,8 @@ def thread_counts(most: int) -> list[int]:
     return [*(1 << i for i in range(most.bit_length()) if 1 << i < most), most]
 
 
-def _bytes_of_model(name: str) -> int:
+def bytes_of_model(name: str) -> int:
+    """Of its weights in the dtype that is computed with, and at least 1 MiB."""
     from fastpaged.config.dtypes import compute_dtype
     from fastpaged.weights.checkpoint import open_checkpoint, read_config
     from fastpaged.weights.loader import weight_bytes

@@ -2,90 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from fastpaged import _core
+from fastpaged.cli.kv_noise import fill_with_noise
+from fastpaged.cli.step_kind import StepKind
 from fastpaged.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from fastpaged.cli.step_sizes import StepSizes
     from fastpaged.engine.llm_engine import LLMEngine
 
 _TOKEN = 7  # what every step is said to have sampled
 _SAMPLING = "sampling"
 _PLANNING = "planning"  # schedule, batch, update
-
-
-@dataclass
-class StepKind:
-    """Steps that are alike. times: of each op (OpTime.label), and of what is none, the seconds in each step; costs: of
-    each op in one step: (calls, memory bytes, activation bytes, flops)."""
-
-    totals: list[float] = field(default_factory=list)
-    times: dict[str, list[float]] = field(default_factory=dict)
-    costs: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
-
-    def held_against(self, limits: _core.MachineLimits) -> dict[str, Any]:
-        """{"seconds", "limit_seconds" of all ops, "ops": {label: {"seconds", "share_of_step", "limit_seconds"}}}, each
-        the median over the steps. What has no limit (planning) has None."""
-        total = statistics.median(self.totals)
-        ops: dict[str, dict[str, float | int | None]] = {}
-        for label, seconds in self.times.items():
-            calls, memory, activations, flops = self.costs.get(label, (0, 0, 0, 0))
-            limit = None
-            if calls:
-                limit = calls * limits.seconds(
-                    memory_bytes=memory // calls, activation_bytes=activations // calls, flops=flops // calls
-                )
-            median = statistics.median(seconds)
-            ops[label] = {
-                "calls": calls,
-                "seconds": median,
-                "share_of_step": median / total,
-                "limit_seconds": limit,
-                "memory_bytes": memory,
-                "activation_bytes": activations,
-                "flops": flops,
-            }
-        limit_seconds = sum(op["limit_seconds"] or 0.0 for op in ops.values())
-        return {"seconds": total, "limit_seconds": limit_seconds, "num_steps": len(self.totals), "ops": ops}
-
-
-@dataclass(frozen=True)
-class StepSizes:
-    """context: tokens of each sequence in a decode step, but for those that it gets in the steps, and while the prompts
-    of the others are read."""
-
-    batches: tuple[int, ...]
-    context: int
-    prefill: int
-    num_steps: int
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens that a sequence gets. As the engine's budget of tokens is at least twice a batch, prompts are
-        read in twice as many steps as there would be tokens for at the most."""
-        num_prompt_steps = 2 * max(self.batches) * self.context // self.least_budget + 2
-        return num_prompt_steps + self.num_steps + 2
-
-    @property
-    def least_budget(self) -> int:
-        """Tokens in a step."""
-        return max(self.prefill, 2 * max(self.batches), 2048)
-
-    @property
-    def num_tokens(self) -> int:
-        """Most tokens of a sequence."""
-        return max(self.context + self.max_tokens, self.prefill + 1)
-
-    def num_blocks(self, block_size: int) -> int:
-        """Of the KV pool: for the largest step, and one to spare for the watermark of every hundred."""
-        decode = max(self.batches) * -(-(self.context + self.max_tokens) // block_size)
-        return max(decode, -(-(self.prefill + 1) // block_size)) * 102 // 100 + 2
 
 
 class KernelSteps:
@@ -120,7 +51,7 @@ class KernelSteps:
         while plan.num_samples < batch or plan.num_tokens > batch:  # until all prompts are in the cache, they say
             scheduler.update_tokens(plan, [_TOKEN] * plan.num_rows)
             plan = scheduler.schedule()
-        self._fill_cache()
+        fill_with_noise(self._worker.kv_memory.array)
         scheduler.update_tokens(plan, [_TOKEN] * plan.num_rows)
         kind = StepKind()
         for _ in range(self._sizes.num_steps):
@@ -131,7 +62,7 @@ class KernelSteps:
         """The first tokens of a prompt, as many as these."""
         scheduler = self._scheduler()
         builder = _core.BatchBuilder(scheduler)
-        self._fill_cache()
+        fill_with_noise(self._worker.kv_memory.array)
         kind = StepKind()
         for group in range(self._sizes.num_steps):
             self._add(scheduler, group, num_tokens, 1)
@@ -154,12 +85,6 @@ class KernelSteps:
         prompt = [(group * 31 + position * 7 + 11) % vocab_size for position in range(num_tokens)]
         greedy = _core.SamplingParams(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0, num_logprobs=None)
         scheduler.add(group, prompt, greedy, max_tokens, ())
-
-    def _fill_cache(self) -> None:
-        """Every block holds the same numbers, of ordinary size."""
-        array = self._worker.kv_memory.array
-        numbers = np.random.default_rng(0).standard_normal(array.shape[1:], np.float32)
-        array[:] = numbers if array.dtype == np.float32 else (numbers.view(np.uint32) >> 16).astype(np.uint16)
 
     def _step(self, scheduler: _core.Scheduler, builder: _core.BatchBuilder, kind: StepKind) -> None:
         graph, clock = self._worker.graph, time.perf_counter

@@ -7,6 +7,8 @@ from typing import Any
 # An op that takes more than this share of a step and reaches less than that share of its limit is marked.
 MARKED_ABOVE = 0.05
 MARKED_BELOW = 0.60
+# Under a table with a share that is marked so.
+ABOVE_LIMIT = "? above the limit: it was in a cache, or the machine was slower when it was measured than in the run"
 _WIDTH = 18  # of a column
 _RATES = {
     "memory_rate": "memory, GB/s",
@@ -21,12 +23,12 @@ def kernel_table(figures: dict[str, Any]) -> str:
     and its share of the step."""
     steps: dict[str, dict[str, Any]] = figures["steps"]
     labels = sorted({label for step in steps.values() for label in step["ops"]}, key=lambda op: -_most(steps, op))
-    width = max(len(label) for label in [*labels, "share of limit, share of step"]) + 2
+    width = max(len(label) for label in [*labels, "limits, the better of before and after"]) + 2
     setup = f"{figures['isa']}, {figures['dtype']}, {figures['num_threads']} threads, context {figures['context']}"
     lines = [
         f"{figures['model_id']}: {setup}",
         "",
-        "limits, before and after".ljust(width) + "".join(name.rjust(_WIDTH) for name in steps),
+        "limits, the better of before and after".ljust(width) + "".join(name.rjust(_WIDTH) for name in steps),
         *(
             f"  {title}".ljust(width)
             + "".join(f"{step['limits'][rate] / 1e9:.0f}".rjust(_WIDTH) for step in steps.values())
@@ -39,7 +41,9 @@ def kernel_table(figures: dict[str, Any]) -> str:
         lines.append(label.ljust(width) + "".join(_cell(step, label).rjust(_WIDTH) for step in steps.values()))
     lines.append("step".ljust(width) + "".join(_total(step).rjust(_WIDTH) for step in steps.values()))
     lines.append(f"! more than {100 * MARKED_ABOVE:.0f} % of a step, and below {100 * MARKED_BELOW:.0f} % of its limit")
-    return "\n".join(lines)
+    if any(" ? " in line for line in lines):
+        lines.append(ABOVE_LIMIT)
+    return "\n".join([*lines, *figures["warnings"]])
 
 
 def is_marked(op: dict[str, Any]) -> bool:
@@ -61,9 +65,14 @@ def _cell(step: dict[str, Any], label: str) -> str:
     if op["limit_seconds"] is None:
         return share
     reached = op["limit_seconds"] / max(op["seconds"], 1e-12)
-    return f"{'! ' if is_marked(op) else ''}{100 * reached:.0f} % {share}"
+    return f"{mark(reached, slow=is_marked(op))}{100 * reached:.0f} % {share}"
 
 
 def _total(step: dict[str, Any]) -> str:
     reached = step["limit_seconds"] / max(step["seconds"], 1e-12)
-    return f"{100 * reached:.0f} % {1e3 * step['seconds']:.2f} ms"
+    return f"{mark(reached)}{100 * reached:.0f} % {1e3 * step['seconds']:.2f} ms"
+
+
+def mark(reached: float, *, slow: bool = False) -> str:
+    """Before a share of a limit: "! " what is slow, "? " what is above it by more than rounding."""
+    return "! " if slow else "? " if reached > 1.005 else ""

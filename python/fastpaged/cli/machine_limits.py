@@ -1,11 +1,11 @@
 """Measuring what this machine can do: reading memory and caches, multiplying matrices.
 
-Each rate is the median of many short samples: a sample is shorter than the turn that a busy system gives a thread.
+Each rate is what the machine sustains in the best of many short samples: whoever else runs can only take from it, and
+a sample is shorter than the turn that a busy system gives a thread.
 """
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,18 @@ if TYPE_CHECKING:
     Measure = Callable[[int], tuple[float, float]]  # a number of passes -> what was done, in how many seconds
 
 NUM_SAMPLES = 15
+PERCENTILE = 85  # of the samples: not the very best, which a clock may flatter
+MOST_CHANGE = 0.10  # between two measurements of a quiet machine
 _SAMPLE_SECONDS = 0.003
 _MOST_BYTES = 512 << 20  # of a buffer that stands for the weights: beyond it nothing changes
 _SLICE_BYTES = 64 << 20  # of it are read in one sample; by the time they come again, they are in no cache
 _PIECE_BYTES = 1 << 20  # that a thread claims
+_RATES = {
+    "memory_rate": ("memory", "GB/s"),
+    "cache_rate": ("threads' caches", "GB/s"),
+    "shared_cache_rate": ("the shared cache", "GB/s"),
+    "flop_rate": ("matrix work", "GFLOP/s"),
+}
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _DEFAULT_CACHE_BYTES = 1 << 20
 _DEFAULT_SHARED_CACHE_BYTES = 8 << 20
@@ -77,17 +85,26 @@ def limits_of_engine(engine: LLMEngine, bar: ProgressBar | None) -> _core.Machin
             bar.clear()
 
 
-def mean_limits(first: _core.MachineLimits, second: _core.MachineLimits) -> _core.MachineLimits:
-    """Of one device, measured twice."""
-    names = ("memory_rate", "cache_rate", "shared_cache_rate", "flop_rate")
-    rates = {name: (getattr(first, name) + getattr(second, name)) / 2 for name in names}
+def better_limits(first: _core.MachineLimits, second: _core.MachineLimits) -> _core.MachineLimits:
+    """Of one device, measured twice: the larger of each rate, for whoever disturbs can only lower it."""
+    rates = {name: max(getattr(first, name), getattr(second, name)) for name in _RATES}
     return _core.MachineLimits(cache_bytes=first.cache_bytes, **rates)
+
+
+def changes(first: _core.MachineLimits, second: _core.MachineLimits) -> list[str]:
+    """A warning for each rate that a quiet machine would not have changed so much between the two."""
+    found = []
+    for name, (title, unit) in _RATES.items():
+        before, after = getattr(first, name), getattr(second, name)
+        if abs(after - before) > MOST_CHANGE * max(before, after):
+            rates = f"{before / 1e9:.1f} {unit} before, {after / 1e9:.1f} after"
+            found.append(f"this machine was not quiet: {title} {rates}")
+    return found
 
 
 def limits_as_dict(limits: _core.MachineLimits) -> dict[str, Any]:
     """For JSON: bytes and flops per second."""
-    names = ("memory_rate", "cache_rate", "shared_cache_rate", "cache_bytes", "flop_rate")
-    return {name: getattr(limits, name) for name in names}
+    return {name: getattr(limits, name) for name in (*_RATES, "cache_bytes")}
 
 
 def weight_buffer(num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -111,27 +128,28 @@ def memory_rate(device: _core.CpuDevice, buffer: npt.NDArray[np.uint8]) -> float
             amount, seconds = amount + part[0], seconds + part[1]
         return amount, seconds
 
-    return median_rate(read)
+    return sustained_rate(read)
 
 
 def cache_rate(device: _core.CpuDevice, piece_bytes: int) -> float:
     """Bytes per second, each thread reading a piece of its own again and again."""
     buffer = np.ones(piece_bytes * device.num_threads, np.uint8)
-    return median_rate(lambda n: _core.measure_read(device, buffer, piece_bytes=piece_bytes, num_passes=n))
+    return sustained_rate(lambda n: _core.measure_read(device, buffer, piece_bytes=piece_bytes, num_passes=n))
 
 
 def matrix_rate(device: _core.CpuDevice, dtype: str, weight_bytes: int) -> float:
     """Flops per second; weight_bytes: that each thread streams from its cache, or 0 for operands in registers."""
-    return median_rate(_core.MatrixProbe(device, dtype, weight_bytes=weight_bytes).measure)
+    return sustained_rate(_core.MatrixProbe(device, dtype, weight_bytes=weight_bytes).measure)
 
 
-def median_rate(measure: Measure, num_samples: int = NUM_SAMPLES) -> float:
-    """Of samples with as many passes as take a few milliseconds."""
+def sustained_rate(measure: Measure, num_samples: int = NUM_SAMPLES) -> float:
+    """The PERCENTILE-th of samples with as many passes as take a few milliseconds."""
     num_passes = 1
     while measure(num_passes)[1] < _SAMPLE_SECONDS and num_passes < 1 << 40:
         num_passes *= 2
     samples = [measure(num_passes) for _ in range(num_samples)]
-    return statistics.median(amount / max(seconds, 1e-9) for amount, seconds in samples)
+    rates = sorted(amount / max(seconds, 1e-9) for amount, seconds in samples)
+    return rates[round(PERCENTILE / 100 * (num_samples - 1))]
 
 
 def own_cache_bytes() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fastpaged.cli.kernel_table import ABOVE_LIMIT
 from fastpaged.cli.limits_line import limits_line
 
 _BAR_WIDTH = 30
@@ -20,7 +21,9 @@ def profile_table(profile: dict[str, Any]) -> str:
 
     def line(name: str, seconds: float, limit: float = 0.0) -> str:
         share = seconds / total
-        allowed = f"{1e3 * limit / num_steps:>10.3f}{100 * limit / max(seconds, 1e-12):>7.0f} %" if limit else " " * 19
+        reached = limit / max(seconds, 1e-12)
+        mark = " ?" if reached > 1.005 else " %"
+        allowed = f"{1e3 * limit / num_steps:>10.3f}{100 * reached:>7.0f}{mark}" if limit else " " * 19
         lost = 1e3 * (seconds - limit) / num_steps
         bar = "#" * round(share * _BAR_WIDTH)
         row = f"{name:<24}{1e3 * seconds / num_steps:>10.3f}{100 * share:>7.1f} %{allowed}{lost:>10.3f}"
@@ -28,7 +31,7 @@ def profile_table(profile: dict[str, Any]) -> str:
 
     lines = [f"{profile['num_steps']} steps, {1e3 * total / num_steps:.3f} ms each"]
     if "machine" in profile:
-        lines.append(f"limits, measured before: {limits_line(profile['machine'])}")
+        lines.append(f"limits: {limits_line(profile['machine'])}")
     lines.append(_HEAD)
     for phase, seconds in profile["phases"].items():
         if phase == "forward":
@@ -36,4 +39,7 @@ def profile_table(profile: dict[str, Any]) -> str:
             lines += [line(f"  {name}", op["seconds"], op["limit_seconds"]) for name, op in ops]
         else:
             lines.append(line(phase, seconds))
-    return "\n".join([*lines, line("total", total, limit)])
+    lines.append(line("total", total, limit))
+    if any(op["limit_seconds"] > 1.005 * op["seconds"] for _, op in ops):
+        lines.append(ABOVE_LIMIT)
+    return "\n".join([*lines, *profile.get("warnings", [])])

@@ -29,10 +29,12 @@ class StepProfile:
 
     Costs an unprofiled engine nothing: attach() puts a clock around each part of this one engine.
     limits: of the machine on the engine's threads, which ops are held against; without them nothing limits an op.
+    warnings: why these limits may be wrong, for whoever shows the profile.
     """
 
     def __init__(self, limits: _core.MachineLimits | None = None) -> None:
         self.limits = limits
+        self.warnings: list[str] = []
         self.seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self.num_steps = 0
         self.total_seconds = 0.0

@@ -110,6 +110,27 @@ def test_ratios_are_of_runs_of_one_round() -> None:
     assert "| peer 2 |" in table and "2.00 [2.00-4.00] x" in table
 
 
+def test_what_is_above_the_limit_is_marked_and_warnings_are_told() -> None:
+    requests, runs = [Request(prompt=[1], out=3)], {OURS: [run(1.0, 0.5)]}  # 4 tokens a second
+    for limit, marked in ((4.0, False), (3.0, True)):
+        result = WorkloadResult("w", requests, runs, {}, {OURS: "ours"}, limit, ["Not quiet."])
+        assert ("133% (?)" in result.markdown()) == marked
+        assert ("(?): above the limit" in result.markdown()) == marked
+        assert result.markdown().endswith("Not quiet.\n")
+
+
+@pytest.mark.parametrize("files", [[], ["config.json"], ["model.safetensors"]])
+def test_a_model_that_peers_cannot_read_is_refused_in_one_line(
+    tmp_path: Path, files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(sys, "argv", ["peers.py", "--model", str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        peers.arguments()
+    assert "--model must be a folder with config.json and .safetensors files" in capsys.readouterr().err
+
+
 def test_tokens_are_compared_up_to_the_first_that_differs() -> None:
     runs = {OURS: [run(1.0)], "same": [run(1.0)], "other": [run(1.0, tokens=(1, 2, 4))]}
     result = WorkloadResult("w", [Request(prompt=[1], out=3)], runs, {}, dict.fromkeys(runs, ""), limit=1.0)

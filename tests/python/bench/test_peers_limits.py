@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from peers_limits import MachineRates, ModelWork, machine_rates
+from peers_limits import MachineRates, ModelWork, better_figures, changes, machine_rates
 from tiny_model import tiny_config, tiny_weights
 from workloads import Request
 
@@ -60,5 +60,14 @@ def test_rates_are_those_of_the_threads_and_of_the_best_instruction_set() -> Non
         {"what": "multiply", "from": "own cache", "dtype": "float32", "isa": "avx512", "threads": 2, "rate": 95.0},
     ]
     assert machine_rates(rows, 2) == MachineRates(8.0, 70.0)
-    mean = MachineRates.mean([MachineRates(8.0, 70.0), MachineRates(10.0, 50.0)])
-    assert mean == MachineRates(9.0, 60.0)
+    better = better_figures({"rates": rows}, {"rates": [{**row, "rate": 60.0} for row in rows]})
+    assert machine_rates(better["rates"], 2) == MachineRates(60.0, 70.0)
+
+
+def test_a_machine_that_changed_by_more_than_a_tenth_was_not_quiet() -> None:
+    before = MachineRates(20e9, 500e9)
+    assert changes(before, MachineRates(21e9, 460e9)) == []
+    assert changes(before, MachineRates(17e9, 500e9)) == [
+        "This machine was not quiet: memory 20.0 GB/s before, 17.0 after."
+    ]
+    assert len(changes(before, MachineRates(30e9, 400e9))) == 2

@@ -120,6 +120,32 @@ def test_the_profile_says_what_the_machine_allows(
     assert 0 < linear["limit_seconds"] == pytest.approx(linear["weight_bytes"] / 1e9)
 
 
+def test_a_profile_is_held_against_a_file_of_rates(tiny_llama: Path, workload: Path, tmp_path: Path) -> None:
+    places = ("memory", "shared cache", "own cache")
+    rows: list[dict[str, Any]] = [{"what": "read", "from": place, "threads": 1, "rate": 1e9} for place in places]
+    rows.append({"what": "multiply", "from": "own cache", "isa": "x", "dtype": "bfloat16", "threads": 1, "rate": 1e30})
+    machine, out = tmp_path / "machine.json", tmp_path / "out.json"
+    machine.write_text(json.dumps({"rates": rows}), encoding="utf-8")
+    options = ["--num-threads", "1", "--machine", str(machine), "--json", str(out)]
+    assert bench("throughput", tiny_llama, workload, "--profile", *options) == 0
+    profile = json.loads(out.read_text(encoding="utf-8"))["profile"]
+    assert (profile["machine"]["memory_rate"], profile["machine"]["flop_rate"], profile["warnings"]) == (1e9, 1e30, [])
+    moved = sum(op["weight_bytes"] + op["kv_bytes"] for op in profile["ops"].values())
+    assert profile["limit_seconds"] == pytest.approx(moved / 1e9)
+    assert bench("throughput", tiny_llama, workload, *options) == 2  # no profile to hold against it
+
+
+def test_a_bench_keeps_no_packed_weights(
+    tiny_llama: Path, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTPAGED_CACHE", str(tmp_path / "kept"))
+    assert bench("throughput", tiny_llama, workload) == 0
+    assert not (tmp_path / "kept").exists()
+    with LLM(str(tiny_llama), isa="scalar", num_threads=1, num_blocks=32):
+        pass
+    assert list((tmp_path / "kept").iterdir())  # as an engine does
+
+
 def test_a_profiled_engine_gives_the_answers_of_another(tiny_llama: Path) -> None:
     settings: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 32}
     with LLM(str(tiny_llama), **settings) as llm:

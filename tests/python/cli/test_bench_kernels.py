@@ -11,9 +11,11 @@ import pytest
 
 from fastpaged import LLM, _core
 from fastpaged.cli import machine_limits
-from fastpaged.cli.kernel_steps import KernelSteps, StepKind, StepSizes
-from fastpaged.cli.kernel_table import is_marked, kernel_table
+from fastpaged.cli.kernel_steps import KernelSteps
+from fastpaged.cli.kernel_table import ABOVE_LIMIT, is_marked, kernel_table
 from fastpaged.cli.main import main
+from fastpaged.cli.step_kind import StepKind
+from fastpaged.cli.step_sizes import StepSizes
 
 LIMITS = _core.MachineLimits(
     memory_rate=1e9, cache_rate=4e9, shared_cache_rate=2e9, cache_bytes=1 << 20, flop_rate=1e10
@@ -101,10 +103,38 @@ def test_slow_ops_that_matter_are_marked() -> None:
         "limits": machine_limits.limits_as_dict(LIMITS),
     }
     figures = {"model_id": "m", "isa": "i", "dtype": "d", "num_threads": 1, "context": 1, "steps": {"batch 1": step}}
-    lines = kernel_table(figures).splitlines()
+    lines = kernel_table({**figures, "warnings": []}).splitlines()
     assert [line.split()[0] for line in lines if "! 25 %" in line] == ["add"]
     assert any(line.split() == ["linear", "2x3", "90", "%", "40.0", "%"] for line in lines)
     assert any(line.split() == ["step", "50", "%", "1000.00", "ms"] for line in lines)
+    assert ABOVE_LIMIT not in lines
+
+
+def test_what_is_above_its_limit_is_shown_as_it_is_and_marked() -> None:
+    add = {"share_of_step": 0.5, "seconds": 1.0, "limit_seconds": 1.2}
+    limits = machine_limits.limits_as_dict(LIMITS)
+    step = {"seconds": 2.0, "limit_seconds": 1.2, "ops": {"add": add}, "limits": limits}
+    figures = {"model_id": "m", "isa": "i", "dtype": "d", "num_threads": 1, "context": 1, "steps": {"batch 1": step}}
+    lines = kernel_table({**figures, "warnings": ["a warning"]}).splitlines()
+    assert any(line.split() == ["add", "?", "120", "%", "50.0", "%"] for line in lines)
+    assert lines[-2:] == [ABOVE_LIMIT, "a warning"]
+
+
+def test_a_machine_that_changes_between_the_steps_is_a_warning(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = iter([1e9, 1e9, 2e9])
+
+    def limits(engine: object, bar: object) -> _core.MachineLimits:
+        return _core.MachineLimits(
+            memory_rate=next(rates), cache_rate=4e9, shared_cache_rate=2e9, cache_bytes=1 << 20, flop_rate=1e10
+        )
+
+    monkeypatch.setattr(machine_limits, "limits_of_engine", limits)
+    options = ["--batch", "1", "--context", "20", "--prefill", "30", "--steps", "1", "--threads", "1"]
+    assert main(["bench", "kernels", "--model", str(tiny_llama), "--isa", "scalar", *options]) == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "not quiet" in line]
+    assert warnings == ["prefill 30: this machine was not quiet: memory 1.0 GB/s before, 2.0 after"]
 
 
 @pytest.mark.parametrize(

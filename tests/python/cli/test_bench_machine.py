@@ -17,8 +17,8 @@ from fastpaged.cli.main import main
 def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates are nobody's business here."""
     monkeypatch.setattr(machine_limits, "_SAMPLE_SECONDS", 0.0)
-    median = machine_limits.median_rate
-    monkeypatch.setattr(machine_limits, "median_rate", lambda measure: median(measure, 1))
+    sustained = machine_limits.sustained_rate
+    monkeypatch.setattr(machine_limits, "sustained_rate", lambda measure: sustained(measure, 1))
 
 
 @pytest.mark.parametrize(

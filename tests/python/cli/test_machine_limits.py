@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fastpaged import _core
 from fastpaged.cli import machine_limits
 from fastpaged.cli.limits_line import limits_line
+from fastpaged.cli.machine_file import limits_of_file
+from fastpaged.errors import InvalidRequestError
 
 
-def test_a_rate_is_the_median_of_samples_that_are_long_enough() -> None:
+@pytest.mark.parametrize(("num_disturbed", "rate"), [(0, 10_000.0), (12, 10_000.0), (13, 100.0)])
+def test_a_rate_is_what_a_few_samples_that_nobody_disturbs_sustain(num_disturbed: int, rate: float) -> None:
     asked: list[int] = []
-    slow = iter([1.0] * 6 + [100.0] * 5 + [1.0] * 4)
+    slow = iter([100.0] * num_disturbed + [1.0] * (machine_limits.NUM_SAMPLES - num_disturbed))
 
     def measure(num_passes: int) -> tuple[float, float]:
         asked.append(num_passes)
         seconds = 0.001 * num_passes
         return 10.0 * num_passes, seconds * (next(slow) if num_passes == 4 and asked.count(4) > 1 else 1.0)
 
-    assert machine_limits.median_rate(measure) == pytest.approx(10_000.0)
+    assert machine_limits.sustained_rate(measure) == pytest.approx(rate)
     assert asked == [1, 2, 4] + [4] * machine_limits.NUM_SAMPLES
 
 
@@ -35,12 +41,51 @@ def test_limits_are_rates_of_the_device_that_was_measured() -> None:
     assert "GB/s from memory" in limits_line(measured)
 
 
-def test_the_mean_of_two_limits_is_that_of_each_rate() -> None:
-    rates = ("memory_rate", "cache_rate", "shared_cache_rate", "flop_rate")
-    first = _core.MachineLimits(cache_bytes=8, **{name: float(i) for i, name in enumerate(rates)})
-    second = _core.MachineLimits(cache_bytes=8, **{name: float(i + 10) for i, name in enumerate(rates)})
-    mean = machine_limits.limits_as_dict(machine_limits.mean_limits(first, second))
-    assert mean == {"cache_bytes": 8, **{name: float(i + 5) for i, name in enumerate(rates)}}
+def machine(memory: float, flops: float) -> _core.MachineLimits:
+    return _core.MachineLimits(
+        memory_rate=memory, cache_rate=4e9, shared_cache_rate=3e9, cache_bytes=8, flop_rate=flops
+    )
+
+
+def test_of_two_measurements_the_larger_of_each_rate_counts() -> None:
+    better = machine_limits.limits_as_dict(machine_limits.better_limits(machine(1e9, 7e9), machine(2e9, 6e9)))
+    assert better == machine_limits.limits_as_dict(machine(2e9, 7e9))
+
+
+def test_a_rate_that_changed_by_more_than_a_tenth_is_a_warning() -> None:
+    assert machine_limits.changes(machine(20e9, 7e9), machine(18.1e9, 7.5e9)) == []
+    assert machine_limits.changes(machine(20e9, 7e9), machine(17.9e9, 7e9)) == [
+        "this machine was not quiet: memory 20.0 GB/s before, 17.9 after"
+    ]
+    assert len(machine_limits.changes(machine(17e9, 5e9), machine(20e9, 7e9))) == 2
+
+
+def test_limits_come_out_of_a_file_by_threads_and_dtype_and_instruction_set(tmp_path: Path) -> None:
+    device = _core.CpuDevice("scalar", 2)
+    rows: list[dict[str, object]] = [
+        {"what": "read", "from": place, "threads": threads, "rate": rate * threads}
+        for place, rate in (("memory", 1.0), ("shared cache", 2.0), ("own cache", 3.0))
+        for threads in (1, 2)
+    ]
+    rows += [
+        {"what": "multiply", "from": place, "isa": isa, "dtype": dtype, "threads": 2, "rate": rate}
+        for place, isa, dtype, rate in (
+            ("own cache", "scalar", "float32", 5.0),
+            ("registers", "scalar", "float32", 9.0),
+            ("own cache", "other", "float32", 7.0),
+            ("own cache", "other", "bfloat16", 8.0),
+        )
+    ]
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps({"rates": rows}), encoding="utf-8")
+    limits = limits_of_file(path, device, "float32")
+    assert (limits.memory_rate, limits.shared_cache_rate, limits.cache_rate, limits.flop_rate) == (2.0, 4.0, 6.0, 5.0)
+    assert limits_of_file(path, device, "bfloat16").flop_rate == 8.0  # where the device has none of its own
+    for other in (_core.CpuDevice("scalar", 3), device):
+        if other is device:
+            path.write_text("{}", encoding="utf-8")
+        with pytest.raises(InvalidRequestError, match=r"--machine must be a file of `fastpaged bench machine --json`"):
+            limits_of_file(path, other, "float32")
 
 
 def test_what_stands_for_the_weights_is_read_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
