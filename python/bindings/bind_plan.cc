@@ -167,7 +167,7 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   return copy_blocks(plan.copies, device_blocks.block_bytes, device_blocks.memory, host_blocks.memory);
 }
 
-// One row of the numbers of an event, all of one type.
+// One row of the numbers of an event: _Event of output_processor.pyx.
 struct PackedEvent {
   std::uint64_t group_id;
   std::uint64_t sequence_id;

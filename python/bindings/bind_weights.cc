@@ -36,20 +36,29 @@ std::shared_ptr<PackedLinear> pack(CpuDevice& device, const py::sequence& parts,
   return std::make_shared<PackedLinear>(pack_parts(views, packed_dtype, device.pool));
 }
 
-// The buffer is let go with the last user of the weight, whichever thread that is in.
-std::shared_ptr<PackedLinear> from_packed(CpuDevice& device, const py::object& data, std::int64_t out_features,
-                                          std::int64_t in_features, const std::string& dtype, bool gated) {
+// Of a weight of this size as the device packs it.
+std::size_t bytes_when_packed(const CpuDevice& device, std::int64_t out_features, std::int64_t in_features,
+                              const std::string& dtype, bool gated) {
   const DType packed_dtype = activation_dtype(dtype);
   constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
   require(0 < out_features && out_features <= kMaxSize && 0 < in_features && in_features <= kMaxSize, [&] {
     return "out_features and in_features must lie in [1, 2^30], got " + std::to_string(out_features) + " and " +
            std::to_string(in_features);
   });
+  require(!gated || out_features % 2 == 0, [&] {
+    return "out_features of a gated weight must be even, as many gates as ups, got " + std::to_string(out_features);
+  });
+  return device.ops.packed_bytes(out_features, in_features, packed_dtype, gated);
+}
+
+// The buffer is let go with the last user of the weight, whichever thread that is in.
+std::shared_ptr<PackedLinear> from_packed(CpuDevice& device, const py::object& data, std::int64_t out_features,
+                                          std::int64_t in_features, const std::string& dtype, bool gated) {
+  const std::size_t num_bytes = bytes_when_packed(device, out_features, in_features, dtype, gated);
   auto buffer = std::make_unique<BytesArg>(data, "data");
   const std::span<const std::byte> bytes = buffer->bytes();
-  const auto least = static_cast<std::size_t>(out_features * in_features) * size_of(packed_dtype);
-  require(bytes.size() >= least, [&] {
-    return "data must have at least the " + std::to_string(least) + " bytes of the weight's elements, got " +
+  require(bytes.size() == num_bytes, [&] {
+    return "data must have the " + std::to_string(num_bytes) + " bytes of the packed weight, got " +
            std::to_string(bytes.size());
   });
   require(reinterpret_cast<std::uintptr_t>(bytes.data()) % kPackedAlignment == 0,
@@ -58,8 +67,8 @@ std::shared_ptr<PackedLinear> from_packed(CpuDevice& device, const py::object& d
     const py::gil_scoped_acquire acquire;
     delete held;
   });
-  return std::make_shared<PackedLinear>(out_features, in_features, packed_dtype, bytes.size(), device.ops.isa, gated,
-                                        std::move(shared));
+  return std::make_shared<PackedLinear>(out_features, in_features, activation_dtype(dtype), num_bytes, device.ops.isa,
+                                        gated, std::move(shared));
 }
 
 py::buffer_info packed_bytes(const PackedLinear& packed) {
@@ -95,6 +104,9 @@ void bind_weights(py::module_& m) {
       .def_property_readonly("gated", &PackedLinear::gated)
       .def_property_readonly("num_bytes", &PackedLinear::num_bytes);
 
+  m.def("packed_bytes", &bytes_when_packed, py::arg("device").none(false), py::kw_only(), py::arg("out_features"),
+        py::arg("in_features"), py::arg("dtype"), py::arg("gated"),
+        "How many bytes the device packs a weight of this size into, padding included.");
   m.def("dequantize", &dequantize_array, py::arg("device"), py::arg("kind"), py::arg("data"), py::arg("out"),
         "GGUF blocks of `kind` to out, bfloat16 bits or float32; sizes must match.");
 }

@@ -57,7 +57,7 @@ class PackedLinear:
     def from_packed(
         device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str, gated: bool
     ) -> PackedLinear:
-        """What was packed before, by a device of the same weight_layout; data, its bytes, are not copied."""
+        """What was packed before, by a device of the same weight_layout; data, its packed_bytes, are not copied."""
     def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
@@ -70,6 +70,9 @@ class PackedLinear:
     def gated(self) -> bool: ...
     @property
     def num_bytes(self) -> int: ...
+
+def packed_bytes(device: CpuDevice, *, out_features: int, in_features: int, dtype: str, gated: bool) -> int:
+    """How many bytes the device packs a weight of this size into, padding included."""
 
 def dequantize(
     device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]

@@ -24,7 +24,6 @@ class BackgroundThread::Thread {
 
   void start(std::function<void()> work);
   void finish();
-  [[nodiscard]] bool is_started() const { return started_; }
   [[nodiscard]] bool is_of_this_process() const { return getpid() == process_; }
 
  private:
@@ -126,10 +125,6 @@ void BackgroundThread::start(std::function<void()> work) {
 
 void BackgroundThread::finish() {
   thread_->finish();
-}
-
-bool BackgroundThread::is_started() const {
-  return thread_->is_started();
 }
 
 }  // namespace fastpaged

@@ -22,7 +22,6 @@ class BackgroundThread {
   // Waits for the end of the work and rethrows what it threw. Throws std::runtime_error in a forked process.
   // REQUIRES: something was started (throws InvariantError).
   void finish();
-  [[nodiscard]] bool is_started() const;  // and not finished
 
  private:
   class Thread;

@@ -11,6 +11,8 @@
 // on its own inputs alone: never on other rows, on the number of rows, on the block size, or on the thread count.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,6 +35,9 @@ struct OpTable {
   PackedLinear (*pack_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
   // The same of a gated weight: the first half of the rows are gates, the second as many ups.
   PackedLinear (*pack_gated_linear)(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+  // num_bytes of what they make, padding included. REQUIRES: sizes >= 1, an even out_features where gated, bytes that
+  // an int64 can count.
+  std::size_t (*packed_bytes)(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated);
   void (*embedding)(const EmbeddingParams& params, ThreadPool& pool);
   void (*rms_norm)(const RmsNormParams& params, ThreadPool& pool);
   void (*layer_norm)(const LayerNormParams& params, ThreadPool& pool);

@@ -24,10 +24,7 @@ inline Lanes all_lanes(float value) {
   return Lanes{value, value, value, value};
 }
 
-// Of two numbers the larger; b if either is a NaN.
-inline Lanes max_lanes(const Lanes& a, const Lanes& b) {
-  return a > b ? a : b;
-}
+// Of two numbers the smaller; b if either is a NaN.
 inline Lanes min_lanes(const Lanes& a, const Lanes& b) {
   return a < b ? a : b;
 }

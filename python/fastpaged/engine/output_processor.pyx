@@ -13,7 +13,7 @@ from fastpaged.sampling_params import RequestOutputKind
 
 
 cdef struct _Event:
-    # A row of StepEvents.packed.
+    # A row of StepEvents.packed: PackedEvent of bind_plan.cc.
     unsigned long long group_id
     unsigned long long sequence_id
     long long token_id  # -1: none
@@ -317,6 +317,8 @@ cdef class OutputProcessor:
         cdef list outputs = []
         cdef _RequestState state
         cdef bytes packed = events.packed
+        if <size_t>len(packed) != <size_t>len(events) * sizeof(_Event):
+            raise RuntimeError(f"{len(events)} events must be {sizeof(_Event)} bytes each, got {len(packed)} in all")
         cdef const _Event* event = <const _Event*>PyBytes_AS_STRING(packed)
         cdef const _Event* end = event + len(packed) // sizeof(_Event)
         while event < end:

@@ -16,7 +16,6 @@ import logging
 import os
 import stat
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +26,7 @@ from fastpaged.weights.packed_file import PackedFile, UnusablePackedFileError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fastpaged import _core
     from fastpaged.weights.packed_file import Layout
 
 CACHE_VARIABLE = "FASTPAGED_CACHE"
@@ -99,25 +99,26 @@ class PackedCache:
         home = os.path.expanduser("~")
         return cls(Path(home) / ".cache" / "fastpaged", limit) if os.path.isabs(home) else None
 
-    def open(self, key: PackedKey) -> PackedFile | None:
-        """None, with a line in the log where there is a file that cannot be used."""
+    def open(self, key: PackedKey, device: _core.CpuDevice) -> PackedFile | None:
+        """For a device of the key's layout. None, with a line in the log where there is a file that cannot be used."""
         path = self.folder / key.name
         try:
             file = PackedFile.open(path)
             if file.key != json.loads(json.dumps(key.values)):
                 raise UnusablePackedFileError("it is of another model")
+            file.check_linears(device)
         except FileNotFoundError:
             return None
         except (OSError, UnusablePackedFileError) as error:
             _log().info("packed weights in %s are not used, and made anew: %s", path, error)
             return None
-        with contextlib.suppress(OSError):  # when it was last used, which the system need not keep
-            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        with contextlib.suppress(OSError):  # the stamp of its use: unlike the time of access, no reading moves it
+            os.utime(path)
         return file
 
-    def write(self, key: PackedKey, layout: Layout, between_windows: Callable[[], None]) -> Path:
-        """between_windows: called a few times; it may raise. Raises OSError or UnusablePackedFileError with the reason.
-        Whatever is raised, nothing is left."""
+    def write(self, key: PackedKey, layout: Layout, watch: Callable[[Path], None]) -> Path:
+        """watch: called with the path of the unfinished file when it is made and whenever some of it is written; it may
+        raise. Raises OSError or UnusablePackedFileError with the reason. Whatever is raised, nothing is left."""
         self._make_folder()
         self._remove_unfinished()
         self._make_room(key, layout.num_bytes)
@@ -125,10 +126,11 @@ class PackedCache:
         descriptor, name = tempfile.mkstemp(_UNFINISHED_SUFFIX, path.stem + ".", self.folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it is being written, says the lock
+            watch(Path(name))
             os.truncate(descriptor, layout.num_bytes)
             for offset, buffers in layout.windows():
                 _write_all(descriptor, buffers, offset)
-                between_windows()
+                watch(Path(name))
             os.fsync(descriptor)  # before the name: after a crash it must not lead to a file without bytes
             os.rename(name, path)
         except BaseException:
@@ -145,7 +147,7 @@ class PackedCache:
         for path in self._paths(_SUFFIX):
             with contextlib.suppress(OSError):
                 status = path.stat()
-                found.append(CachedFile(path, status.st_size, status.st_atime, _source_of(path)))
+                found.append(CachedFile(path, status.st_size, status.st_mtime, _source_of(path)))
         return sorted(found, key=lambda file: (file.last_used, file.path.name))
 
     def clear(self) -> int:
@@ -189,11 +191,16 @@ class PackedCache:
         kept = [file for file in files if file not in stale]
         while sum(file.num_bytes for file in kept) + num_bytes > self.limit_bytes:
             stale.append(kept.pop(0))
+        self._check_disk(num_bytes, sum(file.num_bytes for file in stale))  # before others go for nothing
         for file in stale:
             with contextlib.suppress(FileNotFoundError):
                 file.path.unlink()
+        self._check_disk(num_bytes, 0)  # for who has one mapped keeps its bytes
+
+    def _check_disk(self, num_bytes: int, num_stale: int) -> None:
+        """num_stale: bytes that are still to be freed."""
         disk = os.statvfs(self.folder)
-        free = disk.f_bavail * disk.f_frsize
+        free = disk.f_bavail * disk.f_frsize + num_stale
         if free < num_bytes + _DISK_MARGIN:
             raise UnusablePackedFileError(
                 f"{num_bytes} bytes would leave less than {_DISK_MARGIN} on the disk of {self.folder}, which has {free}"
@@ -215,7 +222,7 @@ def _source_of(path: Path) -> str:
     try:
         sources = PackedFile.open(path).key["sources"]
         return str(sources[0][0]) if isinstance(sources, list) else "?"
-    except (OSError, UnusablePackedFileError):
+    except (OSError, UnusablePackedFileError, LookupError, TypeError):
         return "?"
 
 

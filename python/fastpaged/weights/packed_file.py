@@ -46,7 +46,7 @@ _WINDOW = 8 * _HUGE_PAGE
 _GATED = "gated linear"
 _LINEAR_KINDS = ("linear", _GATED)
 _ARRAY_DTYPES = ("uint16", "float32")
-_LINEAR_DTYPES = {"bfloat16": 2, "float32": 4}
+_LINEAR_DTYPES = ("bfloat16", "float32")
 
 
 class UnusablePackedFileError(Exception):
@@ -84,6 +84,24 @@ class PackedFile:
             os.close(descriptor)
         return cls(key, pieces, mapped)
 
+    def check_linears(self, device: _core.CpuDevice) -> None:
+        """Raises UnusablePackedFileError where a linear weight has not the bytes that the device would read of it."""
+        for name, piece in self.pieces.items():
+            if piece.kind not in _LINEAR_KINDS:
+                continue
+            try:
+                num_bytes = _core.packed_bytes(
+                    device,
+                    out_features=piece.shape[0],
+                    in_features=piece.shape[1],
+                    dtype=piece.dtype,
+                    gated=piece.kind == _GATED,
+                )
+            except (TypeError, ValueError) as error:
+                raise UnusablePackedFileError(f"its piece {name!r} cannot be: {error}") from error
+            if piece.num_bytes != num_bytes:
+                raise UnusablePackedFileError(f"its piece {name!r} must have {num_bytes} bytes: {piece}")
+
     def array(self, name: str) -> Array:
         """Read-only, in the shape and dtype it was written in."""
         piece = self.pieces[name]
@@ -91,7 +109,7 @@ class PackedFile:
         return np.frombuffer(self._map, np.dtype(piece.dtype), count, piece.offset).reshape(piece.shape)
 
     def linear(self, name: str, device: _core.CpuDevice) -> _core.PackedLinear:
-        """REQUIRES: it was packed by a device of the same weight_layout."""
+        """REQUIRES: packed by a device of the same weight_layout. ValueError where check_linears() would raise."""
         piece = self.pieces[name]
         data = np.frombuffer(self._map, np.uint8, piece.num_bytes, piece.offset)
         out_features, in_features = piece.shape
@@ -207,20 +225,35 @@ def _read_header(descriptor: int, size: int) -> tuple[dict[str, object], dict[st
     header = os.pread(descriptor, header_bytes, _START.size)
     if _start(header, num_bytes)[-32:] != digest:
         raise UnusablePackedFileError("its header is not what was written")
-    values = json.loads(header)
-    pieces = {
-        name: Piece(kind, dtype, tuple(shape), *rest) for name, (kind, dtype, shape, *rest) in values["pieces"].items()
-    }
+    try:
+        key, pieces = _parsed(header)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # whatever else JSON can say
+        raise UnusablePackedFileError(f"its header is none of a packed file: {error!r}") from error
     for name, piece in pieces.items():
         _check_piece(name, piece, size)
-    return values["key"], pieces
+    return key, pieces
+
+
+def _parsed(header: bytes) -> tuple[dict[str, object], dict[str, Piece]]:
+    values = json.loads(header)
+    pieces = {
+        name: Piece(kind, dtype, tuple(shape), offset, num_bytes)
+        for name, (kind, dtype, shape, offset, num_bytes) in values["pieces"].items()
+    }
+    return dict(values["key"].items()), pieces
 
 
 def _check_piece(name: str, piece: Piece, size: int) -> None:
-    """The checksum says that we wrote it; this, that it is safe to read whoever did."""
-    sizes = _LINEAR_DTYPES if piece.kind in _LINEAR_KINDS else {name: np.dtype(name).itemsize for name in _ARRAY_DTYPES}
-    element = sizes.get(piece.dtype, 0)
-    least = element * math.prod(piece.shape)
-    fits = 0 < least <= piece.num_bytes and piece.offset % _ALIGNMENT == 0 and piece.offset >= 0
-    if not fits or piece.offset + piece.num_bytes > size:
+    """The checksum says that we wrote it; this, that it is safe to read whoever did. Of linear weights, whose size is
+    for a device to say, PackedFile.check_linears() does the rest."""
+    numbers = [*piece.shape, piece.offset, piece.num_bytes]
+    fits = all(type(number) is int and number >= 0 for number in numbers)
+    if fits and piece.kind == "array":
+        fits = (
+            piece.dtype in _ARRAY_DTYPES and piece.num_bytes == math.prod(piece.shape) * np.dtype(piece.dtype).itemsize
+        )
+    elif fits:
+        fits = piece.kind in _LINEAR_KINDS and piece.dtype in _LINEAR_DTYPES and len(piece.shape) == 2
+    fits = fits and piece.num_bytes > 0 and piece.offset % _ALIGNMENT == 0 and piece.offset + piece.num_bytes <= size
+    if not fits:
         raise UnusablePackedFileError(f"its piece {name!r} cannot be: {piece}")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
-import os
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fastpaged import _core
 from fastpaged.models.weight_source import Part, WeightSource
+from fastpaged.weights.cache_writer import CacheWriter
 from fastpaged.weights.packed_cache import PackedCache, PackedKey
-from fastpaged.weights.packed_file import Layout, UnusablePackedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,20 +19,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fastpaged.config import DType
-    from fastpaged.formats.mapped_file import MappedFile
     from fastpaged.ops.op_set import GatedWeight, LinearWeight
     from fastpaged.weights.checkpoint import Checkpoint
     from fastpaged.weights.loader import Loader
     from fastpaged.weights.packed_file import Array, Kept, PackedFile
 
 _KEPT = TypeVar("_KEPT", bound="Kept")
-# The first request goes before: writing takes memory bandwidth.
-_SECONDS_BEFORE_WRITING = 1.0
-_LOWEST_PRIORITY = 19
-
-
-class _WritingStoppedError(Exception):
-    """Somebody asked to stop before the file was whole."""
 
 
 class PackedWeights:
@@ -54,26 +43,25 @@ class PackedWeights:
             "model": repr(checkpoint.config),
         }
         self._key = PackedKey(self._sources, settings)
-        self._file = cache.open(self._key)
+        self._file = cache.open(self._key, device)
         self._made: dict[str, Kept] = {}
         if self._file is not None:
             self._file.advise()
-
-    @property
-    def are_stored(self) -> bool:
-        """Whether there is a packed file."""
-        return self._file is not None
 
     def source(self, loader: Loader) -> WeightSource:
         """loader: asked for what is not in the packed file."""
         return _PackedSource(loader, self._device, self._file, self._made)
 
     def write_later(self) -> CacheWriter | None:
-        """None where there is a packed file, or one of a model that changed while it was read."""
+        """None where there is a packed file, the model changed while it was read, or no thread is to be had."""
         if self._file is not None or not self._made or not all(source.holds() for source in self._sources):
             return None
         made, self._made = self._made, {}
-        return CacheWriter(self._cache, self._key, made, self._model_files)
+        try:
+            return CacheWriter(self._cache, self._key, made, self._model_files)
+        except RuntimeError as error:  # the system refuses a thread: an engine needs none of this
+            logging.getLogger(__name__).info("packed weights are not kept for the next start: %s", error)
+            return None
 
 
 class _PackedSource:
@@ -129,56 +117,3 @@ def _called(what: str, parts: tuple[str | Part, ...]) -> str:
         if isinstance(part, Part) and part.rows is not None:
             words.append(hashlib.sha256(np.ascontiguousarray(part.rows).tobytes()).hexdigest())
     return " ".join(words)
-
-
-class CacheWriter:
-    """Writes one packed file on a thread of its own, at the lowest priority, a moment after it is made; holds the
-    weights until then. Whatever prevents it is one line in the log, and nothing else."""
-
-    def __init__(
-        self, cache: PackedCache, key: PackedKey, kept: dict[str, Kept], model_files: tuple[MappedFile, ...]
-    ) -> None:
-        """model_files: which `kept` may be views of."""
-        self._kept = kept
-        self._model_files = model_files
-        self._should_start = threading.Event()
-        self._should_stop = False
-        self._thread = threading.Thread(target=self._run, args=(cache, key), name="fastpaged-cache-writer")
-        self._thread.start()
-
-    def close(self) -> None:
-        """Waits until the file is written, and lets go of the weights. Ctrl-C meanwhile leaves no file. Idempotent."""
-        self._should_start.set()
-        try:
-            self._thread.join()
-        except BaseException:
-            self._should_stop = True
-            raise
-
-    def _between_windows(self) -> None:
-        if self._should_stop:
-            raise _WritingStoppedError
-        for file in self._model_files:
-            file.forget_pages()
-
-    def _run(self, cache: PackedCache, key: PackedKey) -> None:
-        self._should_start.wait(_SECONDS_BEFORE_WRITING)
-        _lower_priority()
-        log = logging.getLogger(__name__)
-        try:
-            path = cache.write(key, Layout(key.values, self._kept), self._between_windows)
-            log.info("packed weights are kept in %s, for the next start", path)
-        except _WritingStoppedError:
-            pass
-        except (OSError, UnusablePackedFileError) as error:
-            log.info("packed weights are not kept for the next start: %s", error)
-        finally:
-            self._kept.clear()
-            self._model_files = ()
-
-
-def _lower_priority() -> None:
-    """Of this thread alone, which on Linux has a priority of its own."""
-    if hasattr(os, "sched_getaffinity"):  # as only Linux has
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)

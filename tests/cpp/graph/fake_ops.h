@@ -162,6 +162,7 @@ inline const OpTable& fake_ops() {
       .isa = "fake",
       .pack_linear = nullptr,
       .pack_gated_linear = nullptr,
+      .packed_bytes = nullptr,
       .embedding = fake_embedding,
       .rms_norm = fake_rms_norm,
       .layer_norm = fake_layer_norm,

@@ -10,7 +10,7 @@
 namespace fastpaged {
 namespace {
 
-TEST_CASE("WhatWasPackedElsewhereIsReadWhereItLiesAndLetGoWithItsLastUser") {
+TEST_CASE("what was packed elsewhere is read where it lies, and let go with its last user") {
   const auto bytes = std::make_shared<std::array<std::byte, 64>>();
   (*bytes)[63] = std::byte{7};
   {
@@ -25,7 +25,7 @@ TEST_CASE("WhatWasPackedElsewhereIsReadWhereItLiesAndLetGoWithItsLastUser") {
   CHECK(bytes.use_count() == 1);
 }
 
-TEST_CASE("MemoryToPackIntoIsZeroedAndWritable") {
+TEST_CASE("memory to pack into is zeroed and writable") {
   PackedLinear weight(4, 8, DType::kFloat32, 4 * 8 * 4, "isa");
   for (std::size_t i = 0; i < weight.num_bytes(); ++i) {
     CHECK(weight.data()[i] == std::byte{0});

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastpaged.cli.main import main
+from fastpaged.weights import packed_file
 
 QUICK = ["--prompt", "a", "--isa", "scalar", "--num-threads", "1", "--num-blocks", "32", "--max-tokens", "2"]
 
@@ -48,7 +49,9 @@ def test_clear_removes_what_is_kept_and_nothing_else(
     assert main(["generate", "--model", str(tiny_llama), *QUICK]) == 0
     (folder / "broken.weights").write_bytes(b"x")
     (folder / "notes.txt").write_text("mine")
-    assert "?" in shown(capsys)
+    header = b"{}"
+    (folder / "odd.weights").write_bytes(packed_file._start(header, 58) + header)
+    assert shown(capsys).count("  ?\n") == 2
     assert shown(capsys, "--clear") == f"{folder}: 0.00 GiB removed\n"
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     assert shown(capsys).startswith(f"{folder}: 0 of 0.00 GiB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,6 +65,16 @@ class EndedSequences:
         return True
 
 
+@dataclass(frozen=True)
+class OneEvent:
+    """StepEvents of one sequence."""
+
+    packed: bytes
+
+    def __len__(self) -> int:
+        return 1
+
+
 def answered(
     tokenizer: Any, prompt: list[int], output: Sequence[int], params: SamplingParams, *, ends: str = "LENGTH"
 ) -> tuple[list[RequestOutput], EndedSequences]:
@@ -84,7 +95,7 @@ def answered(
     for position, token_id in enumerate(output):
         last = position == len(output) - 1 and ends != "ABORT"
         reason = _FINISH_REASONS.index(ends) if last else -1
-        events: Any = SimpleNamespace(packed=struct.pack("=2Q6q", 7, 70, token_id, 0, 0, 0, reason, last))
+        events: Any = OneEvent(struct.pack("=2Q6q", 7, 70, token_id, 0, 0, 0, reason, last))
         outputs += processor.process(result, events)
         if "r" not in processor:
             return outputs, scheduler

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tiny_model import write_tiny_llama
 from weights.packed_runs import names, plain, run, the_file
 
-from fastpaged.config import EngineConfig
 from fastpaged.errors import InvalidRequestError
-from fastpaged.weights import packed_cache, packed_weights
+from fastpaged.weights import packed_cache
 from fastpaged.weights.packed_cache import PackedCache
-from fastpaged.worker.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +118,37 @@ def test_the_limit_removes_what_was_not_used_for_longest(
     assert len(names(folder)) == 2
 
 
+def test_to_list_the_files_does_not_count_as_use(llama: Path, folder: Path) -> None:
+    run(llama)
+    path = the_file(folder)
+    others = [folder / f"{name}.weights" for name in ("a", "b")]
+    for other in others:
+        other.write_bytes(path.read_bytes())
+    paths = [others[1], path, others[0]]
+    for age, used in enumerate(paths):
+        os.utime(used, (100 + age, 100 + age))
+    for _ in range(3):
+        found = PackedCache(folder, 0).files()
+        assert [(file.path, file.last_used) for file in found] == list(zip(paths, (100, 101, 102), strict=True))
+    assert run(llama)[1]
+    assert [file.path for file in PackedCache(folder, 0).files()] == [others[1], others[0], path]
+
+
+def test_a_disk_that_is_too_small_removes_no_other_files(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [write_tiny_llama(tmp_path / f"model{i}", seed=i, tokenizer=False) for i in range(2)]
+    run(models[0])
+    path = the_file(folder)
+    monkeypatch.setenv("FASTPAGED_CACHE_GIB", repr(1.5 * path.stat().st_size / 2**30))
+    with monkeypatch.context() as patch:
+        patch.setattr(packed_cache, "_DISK_MARGIN", 1 << 60)
+        run(models[1])
+    assert the_file(folder) == path
+    run(models[1])
+    assert the_file(folder) != path
+
+
 @pytest.mark.parametrize("text", ["-1", "much", "nan", "inf"])
 def test_a_limit_that_is_no_number_is_refused(text: str, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTPAGED_CACHE_GIB", text)
@@ -172,46 +199,3 @@ def test_the_folder_is_where_users_keep_caches(
 def test_random_weights_for_benchmarks_are_not_kept(llama: Path, folder: Path) -> None:
     assert run(llama, load_format="dummy")[1]
     assert names(folder) == set()
-
-
-KILLED = """
-import os, sys
-from fastpaged.config import EngineConfig
-from fastpaged.worker.worker import Worker
-
-write = os.pwritev
-def killed(*args):
-    write(*args)
-    os._exit(9)
-
-os.pwritev = killed
-Worker(EngineConfig(model=sys.argv[1], isa="scalar", num_threads=1, num_blocks=8)).close()
-"""
-
-
-def test_a_process_that_dies_while_it_writes_leaves_nothing_that_a_later_one_would_use(
-    llama: Path, folder: Path
-) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(llama)], check=False, timeout=60)
-    assert done.returncode == 9
-    assert the_file(folder).suffix == ".part"
-    assert not run(llama)[1]
-    assert the_file(folder).suffix == ".weights"
-    assert run(llama) == (plain(llama), True)
-
-
-def test_a_forked_child_waits_for_no_writer_and_writes_nothing(
-    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_weights, "_SECONDS_BEFORE_WRITING", 3600)
-    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
-    child = os.fork()
-    if child == 0:
-        try:
-            worker.close()
-            os._exit(len(names(folder)))
-        finally:
-            os._exit(99)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    worker.close()
-    assert len(names(folder)) == 1

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from weights.tiny_gguf import write_tiny_gguf
 
 from fastpaged import _core
 from fastpaged.config import EngineConfig
-from fastpaged.weights import packed_file, packed_weights
+from fastpaged.weights import cache_writer, packed_file
+from fastpaged.weights.packed_cache import PackedCache
 from fastpaged.weights.packed_file import PackedFile
 from fastpaged.worker.worker import Worker
 
@@ -148,6 +150,67 @@ def test_a_damaged_file_is_found_and_made_anew(llama: Path, folder: Path, caplog
         assert path.read_bytes() == whole
 
 
+def rewritten(data: bytes, change: Callable[[Any], Any]) -> bytes:
+    """The file with another header and the checksum of that one; the pieces stay where they are."""
+    length = int.from_bytes(data[8:16], "little")
+    header = json.dumps(change(json.loads(data[56 : 56 + length])), separators=(",", ":")).encode().ljust(length)
+    return packed_file._start(header, len(data)) + header + data[56 + len(header) :]
+
+
+def changed_piece(linear: bool, **values: Any) -> Callable[[Any], Any]:
+    """Another kind, dtype, shape, offset or number of bytes for one of the pieces."""
+
+    def change(header: Any) -> Any:
+        name = next(name for name, piece in header["pieces"].items() if ("linear" in piece[0]) == linear)
+        piece = dict(zip(("kind", "dtype", "shape", "offset", "num_bytes"), header["pieces"][name], strict=True))
+        header["pieces"][name] = list((piece | values).values())
+        return header
+
+    return change
+
+
+WRONG_HEADERS: dict[str, Callable[[Any], Any]] = {
+    "empty": lambda _: {},
+    "a list": lambda _: [],
+    "a number": lambda _: 1,
+    "no pieces": lambda header: {"key": header["key"]},
+    "pieces in a list": lambda header: header | {"pieces": [1]},
+    "a short piece": lambda header: header | {"pieces": {"a": ["array", "float32", [1]]}},
+    "no key": lambda header: {"pieces": header["pieces"]},
+    "a key that is text": lambda header: header | {"key": "x"},
+    "a key without sources": lambda header: header | {"key": {}},
+    "sources that are none": lambda header: header | {"key": {"sources": [[]]}},
+    "an array of other size": changed_piece(False, shape=[1]),
+    "an array of no such dtype": changed_piece(False, dtype="object"),
+    "a linear weight of other size": changed_piece(True, num_bytes=64),
+    "a linear weight of other shape": changed_piece(True, shape=[1, 1]),
+    "a linear weight of odd gates": changed_piece(True, kind="gated linear", shape=[5, 16]),
+    "a linear weight without size": changed_piece(True, shape=[0, 16]),
+    "a linear weight of no size": changed_piece(True, shape=[-4, -16]),
+    "a linear weight of half a row": changed_piece(True, shape=[1.5, 16]),
+    "a linear weight of one side": changed_piece(True, shape=[16]),
+    "a linear weight of no such dtype": changed_piece(True, dtype=["float32"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_HEADERS)
+def test_a_file_with_a_right_checksum_and_a_header_that_cannot_be_is_made_anew(
+    name: str, llama: Path, folder: Path
+) -> None:
+    expected, _ = run(llama)
+    path = the_file(folder)
+    whole = path.read_bytes()
+    path.write_bytes(rewritten(whole, lambda header: header))
+    assert run(llama) == (expected, True)
+    path.write_bytes(rewritten(whole, WRONG_HEADERS[name]))
+    assert len(PackedCache(folder, 0).files()) == 1
+    assert run(llama) == (expected, False)
+    assert path.read_bytes() == whole
+    path.write_bytes(rewritten(whole, WRONG_HEADERS[name]))
+    PackedCache(folder, 0).clear()
+    assert names(folder) == set()
+
+
 def test_a_file_with_a_right_checksum_and_another_key_is_not_used(llama: Path, folder: Path) -> None:
     run(llama)
     first = the_file(folder)
@@ -232,7 +295,7 @@ def test_pieces_lie_where_the_header_says(llama: Path, folder: Path) -> None:
 
 
 def test_the_first_request_goes_before_the_writing(llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_weights, "_SECONDS_BEFORE_WRITING", 3600)
+    monkeypatch.setattr(cache_writer, "_SECONDS_BEFORE_WRITING", 3600)
     config = EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8)
     worker = Worker(config)
     last_logits(worker, config, [PROMPT])

@@ -12,6 +12,7 @@ OpTable table() {
                             ThreadPool& pool) { return pack_panels(parts, dtype, kIsaName, false, pool); },
           .pack_gated_linear = [](std::span<const TensorView> parts, DType dtype,
                                   ThreadPool& pool) { return pack_panels(parts, dtype, kIsaName, true, pool); },
+          .packed_bytes = &bytes_of_panels,
           .embedding = &embedding,
           .rms_norm = &rms_norm,
           .layer_norm = &layer_norm,

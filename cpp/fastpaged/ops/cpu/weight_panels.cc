@@ -21,6 +21,14 @@ void pack_row(const A* row, std::int64_t in_features, std::int64_t column, A* pa
 
 }  // namespace
 
+std::size_t bytes_of_panels(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated) {
+  return with_element(dtype, [&](auto element) {
+    using A = decltype(element);
+    const std::int64_t elements = num_panels_of(out_features, gated) * panel_elements<A>(in_features);
+    return static_cast<std::size_t>(elements) * sizeof(A);
+  });
+}
+
 PackedLinear pack_panels(std::span<const TensorView> parts, DType dtype, const char* isa, bool gated,
                          ThreadPool& pool) {
   const WeightRows weight(parts, dtype, gated);
@@ -30,8 +38,8 @@ PackedLinear pack_panels(std::span<const TensorView> parts, DType dtype, const c
   return with_element(dtype, [&](auto element) {
     using A = decltype(element);
     const std::int64_t panel_size = panel_elements<A>(in_features);
-    const auto num_bytes = static_cast<std::size_t>(panels * panel_size) * sizeof(A);
-    PackedLinear packed(out_features, in_features, dtype, num_bytes, isa, gated);
+    PackedLinear packed(out_features, in_features, dtype, bytes_of_panels(out_features, in_features, dtype, gated), isa,
+                        gated);
     auto* data = reinterpret_cast<A*>(packed.data());
     pool.parallel_for(panels, [&](std::int64_t panel, int) {
       std::vector<A> scratch(static_cast<std::size_t>(in_features));

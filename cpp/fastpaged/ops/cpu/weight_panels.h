@@ -7,6 +7,7 @@
 // Which outputs a panel has, of a plain and of a gated weight: panel_outputs.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <type_traits>
@@ -40,6 +41,9 @@ constexpr std::int64_t panel_elements(std::int64_t in_features) {
     return in_features * kPanelWidth;
   }
 }
+
+// Of a whole weight. REQUIRES: as OpTable::packed_bytes.
+std::size_t bytes_of_panels(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated);
 
 PackedLinear pack_panels(std::span<const TensorView> parts, DType dtype, const char* isa, bool gated, ThreadPool& pool);
 

@@ -104,7 +104,7 @@ PackedLinear pack(std::span<const TensorView> parts, DType dtype, bool gated, Th
   const std::int64_t panels = num_panels_of(weight.num_rows(), gated);
   const std::int64_t panel_size = weight.row_size() * kWidth;
   PackedLinear packed(weight.num_rows(), weight.row_size(), dtype,
-                      static_cast<std::size_t>(panels * panel_size) * size_of(dtype), "scalar", gated);
+                      packed_bytes(weight.num_rows(), weight.row_size(), dtype, gated), "scalar", gated);
   with_element(dtype, [&](auto element) {
     auto* data = reinterpret_cast<decltype(element)*>(packed.data());
     pool.parallel_for(panels, [&](std::int64_t panel, int) {
@@ -122,6 +122,10 @@ PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadP
 
 PackedLinear pack_gated_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool) {
   return pack(parts, dtype, /*gated=*/true, pool);
+}
+
+std::size_t packed_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated) {
+  return static_cast<std::size_t>(num_panels_of(out_features, gated) * kWidth * in_features) * size_of(dtype);
 }
 
 void linear(const LinearParams& params, ThreadPool& pool) {

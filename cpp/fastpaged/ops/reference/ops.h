@@ -3,6 +3,8 @@
 // Sums run in index order, multiply and add apart, so that their bits are the same with every compiler and CPU.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "fastpaged/base/thread_pool.h"
@@ -15,6 +17,7 @@ namespace fastpaged::reference {
 constexpr const char* kWeightLayout = "rows16-1";
 PackedLinear pack_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
 PackedLinear pack_gated_linear(std::span<const TensorView> parts, DType dtype, ThreadPool& pool);
+std::size_t packed_bytes(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated);
 void embedding(const EmbeddingParams& params, ThreadPool& pool);
 void rms_norm(const RmsNormParams& params, ThreadPool& pool);
 void layer_norm(const LayerNormParams& params, ThreadPool& pool);
