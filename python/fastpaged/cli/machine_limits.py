@@ -1,7 +1,9 @@
 """Measuring what this machine can do: reading memory and caches, multiplying matrices.
 
-Each rate is what the machine sustains in the best of many short samples: whoever else runs can only take from it, and
-a sample is shorter than the turn that a busy system gives a thread.
+The rates of caches and cores are what the machine sustains in the best of many short samples: whoever else runs can
+only take from them, and a sample is shorter than the turn that a busy system gives a thread. Memory is shared with
+whoever else is on the machine, and its rate goes up and down within milliseconds: what counts is what a reader of all
+the weights gets, again and again, in the middle of many such readings.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
     Measure = Callable[[int], tuple[float, float]]  # a number of passes -> what was done, in how many seconds
 
 NUM_SAMPLES = 15
-PERCENTILE = 85  # of the samples: not the very best, which a clock may flatter
+PERCENTILE = 85  # of the samples of caches and cores: not the very best, which a clock may flatter
+MEMORY_PERCENTILE = 50  # of those of memory, each as long as reading all weights takes
 MOST_CHANGE = 0.10  # between two measurements of a quiet machine
 _SAMPLE_SECONDS = 0.003
 _MOST_BYTES = 512 << 20  # of a buffer that stands for the weights: beyond it nothing changes
-_SLICE_BYTES = 64 << 20  # of it are read in one sample; by the time they come again, they are in no cache
 _PIECE_BYTES = 1 << 20  # that a thread claims
 _RATES = {
     "memory_rate": ("memory", "GB/s"),
@@ -113,22 +115,13 @@ def weight_buffer(num_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def memory_rate(device: _core.CpuDevice, buffer: npt.NDArray[np.uint8]) -> float:
-    """Bytes per second, of one slice of the buffer after the other."""
-    size = min(_SLICE_BYTES, buffer.size)
-    starts = range(0, buffer.size - size + 1, size)
-    turn = 0
+    """Bytes per second, of reading the whole buffer."""
 
     def read(num_passes: int) -> tuple[float, float]:
-        nonlocal turn
-        amount = seconds = 0.0
-        for _ in range(num_passes):
-            start = starts[turn % len(starts)]
-            turn += 1
-            part = _core.measure_read(device, buffer[start : start + size], piece_bytes=_PIECE_BYTES)
-            amount, seconds = amount + part[0], seconds + part[1]
-        return amount, seconds
+        parts = [_core.measure_read(device, buffer, piece_bytes=_PIECE_BYTES) for _ in range(num_passes)]
+        return sum(amount for amount, _ in parts), sum(seconds for _, seconds in parts)
 
-    return sustained_rate(read)
+    return sustained_rate(read, MEMORY_PERCENTILE)
 
 
 def cache_rate(device: _core.CpuDevice, piece_bytes: int) -> float:
@@ -142,14 +135,14 @@ def matrix_rate(device: _core.CpuDevice, dtype: str, weight_bytes: int) -> float
     return sustained_rate(_core.MatrixProbe(device, dtype, weight_bytes=weight_bytes).measure)
 
 
-def sustained_rate(measure: Measure, num_samples: int = NUM_SAMPLES) -> float:
-    """The PERCENTILE-th of samples with as many passes as take a few milliseconds."""
+def sustained_rate(measure: Measure, percentile: int = PERCENTILE, num_samples: int = NUM_SAMPLES) -> float:
+    """The percentile-th of samples with as many passes as take a few milliseconds."""
     num_passes = 1
     while measure(num_passes)[1] < _SAMPLE_SECONDS and num_passes < 1 << 40:
         num_passes *= 2
     samples = [measure(num_passes) for _ in range(num_samples)]
     rates = sorted(amount / max(seconds, 1e-9) for amount, seconds in samples)
-    return rates[round(PERCENTILE / 100 * (num_samples - 1))]
+    return rates[round(percentile / 100 * (num_samples - 1))]
 
 
 def own_cache_bytes() -> int:

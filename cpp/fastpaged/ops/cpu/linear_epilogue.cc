@@ -64,15 +64,16 @@ static void finish_panel(const LinearParams& params, const PanelSums& block, std
   const PanelOutputs outputs = panel_outputs(weight.out_features(), weight.gated(), block.panel + p);
   const float* bias = params.bias.empty() ? nullptr : params.bias.ptr<const float>() + outputs.first;
   const bool are_gates = holds_gates(block.panel + p, weight.gated());
+  const Activation activation = *params.activation;  // NOLINT(bugprone-unchecked-optional-access): the caller looked
   for (std::int64_t r = 0; r < block.num_rows; ++r) {
     const Outputs y{block.sums + r * block.stride + p * kPanelWidth, bias, outputs.count};
     Out* out = params.out.row<Out>(block.row + r) + outputs.column;
     if (are_gates) {
       keep_gates(y, block.gates + r * kPanelWidth);
     } else if (weight.gated()) {
-      write_gated(y, *params.activation, block.gates + r * kPanelWidth, out);
+      write_gated(y, activation, block.gates + r * kPanelWidth, out);
     } else {
-      write_activated(y, *params.activation, out);
+      write_activated(y, activation, out);
     }
   }
 }

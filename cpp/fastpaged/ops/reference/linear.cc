@@ -74,10 +74,11 @@ void write_gated(const LinearParams& params, std::int64_t first_row, std::int64_
   const Sums<kRows> gates = multiply_panel<kRows, A>(params, first_row, panel_of_gates);
   const Sums<kRows> ups = multiply_panel<kRows, A>(params, first_row, panel_of_gates + 1);
   const PanelOutputs outputs = panel_outputs(params.weight->out_features(), /*gated=*/true, panel_of_gates);
+  const Activation activation = *params.activation;  // NOLINT(bugprone-unchecked-optional-access): validated
   for (int r = 0; r < kRows; ++r) {
     A* out = params.out.row<A>(first_row + r) + outputs.column;
     for (std::int64_t j = 0; j < outputs.count; ++j) {
-      out[j] = rounded_to<A>(activate(*params.activation, gates[r][j]) * ups[r][j]);
+      out[j] = rounded_to<A>(activate(activation, gates[r][j]) * ups[r][j]);
     }
   }
 }
