@@ -42,7 +42,7 @@ class PackedLinear {
   std::size_t num_bytes_;
   const char* isa_;
   bool gated_;
-  std::byte* own_ = nullptr;  // data_, where it is this object's own
+  bool own_ = false;  // to pack into
   std::shared_ptr<const std::byte> data_;
 };
 
