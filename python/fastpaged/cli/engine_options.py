@@ -97,8 +97,13 @@ def load_llm(args: argparse.Namespace, bar: ProgressBar | None) -> Iterator[LLM]
         worker.keep_no_weights()
         raise
     finally:
-        with contextlib.suppress(KeyboardInterrupt), _told_of_writing(worker):
+        try:
+            with _told_of_writing(worker):
+                llm.close()
+        except KeyboardInterrupt:
+            worker.keep_no_weights()
             llm.close()
+            worker.close()  # which the line above has lost sight of, where the first close() had begun
 
 
 @contextlib.contextmanager
@@ -108,10 +113,12 @@ def _told_of_writing(worker: Worker) -> Iterator[None]:
         yield
         return
     text = "fastpaged: keeping packed weights for the next start; Ctrl-C skips that"
-    seconds = 0.0 if sys.stderr.isatty() else _SECONDS_IN_SILENCE
-    timer = threading.Timer(seconds, print, [text], {"file": sys.stderr})
+    timer = threading.Timer(_SECONDS_IN_SILENCE, print, [text], {"file": sys.stderr})
     timer.daemon = True
-    timer.start()
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+    else:
+        timer.start()
     try:
         yield
     finally:

@@ -56,10 +56,11 @@ class CacheWriter:
         return self._ended.is_set() or os.getpid() != self._process
 
     def close(self) -> None:
-        """Waits until the file is written, and lets go of the weights. Ctrl-C meanwhile leaves no file. Idempotent."""
-        self._should_start.set()
+        """Waits until the file is written, and lets go of the weights. Ctrl-C meanwhile leaves no file. After cancel(),
+        and a second time, it waits for nothing."""
         try:
-            if not self.has_ended:
+            self._should_start.set()
+            if not self.has_ended and not self._should_stop:
                 self._ended.wait()
         except BaseException:
             self.cancel()

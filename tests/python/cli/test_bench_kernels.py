@@ -150,7 +150,6 @@ def test_a_machine_that_changes_between_the_steps_is_a_warning(
         (["--max-num-batched-tokens", "64"], "max_num_batched_tokens must be at least 2048"),
         (["--json", "no/such/folder/out.json"], "--json"),
         (["--batch", "1,1000000"], "--batch 1,1000000, --context 64 and --prefill 64 must be steps that"),
-        (["--batch", "400000"], "--batch 400000, --context 64 and --prefill 64 must be steps that"),
         (["--threads", "2", "--num-threads", "1"], "--threads and --num-threads are the same: give one, got 2 and 1"),
     ],
 )

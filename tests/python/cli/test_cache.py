@@ -76,18 +76,27 @@ def test_clear_removes_what_is_kept_and_nothing_else(
     assert shown(capsys).startswith(f"{folder}: 0 of 0.00 GiB")
 
 
+class SlowDisk:
+    """It is reached, and writes when it is told to."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self.goes = threading.Event()
+
+    def write(self, *args: Any) -> int:
+        self.is_reached.set()
+        assert self.goes.wait(60)
+        return WRITE(*args)
+
+
+WRITE = os.pwritev
+
+
 @pytest.fixture
-def slow_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """It writes when the event is set."""
-    goes = threading.Event()
-    write = os.pwritev
-
-    def slow(*args: Any) -> int:
-        assert goes.wait(60)
-        return write(*args)
-
-    monkeypatch.setattr(os, "pwritev", slow)
-    return goes
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    disk = SlowDisk()
+    monkeypatch.setattr(os, "pwritev", disk.write)
+    return disk
 
 
 class Screen(io.StringIO):
@@ -119,13 +128,19 @@ TOLD = "fastpaged: keeping packed weights for the next start; Ctrl-C skips that"
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_who_waits_for_the_writing_is_told_so_with_the_answer_there(
-    is_terminal: bool, tiny_llama: Path, folder: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+    is_terminal: bool, tiny_llama: Path, folder: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed: list[str] = []
-    screen = Screen(is_terminal, lambda: (printed.append(sys.stdout.getvalue()), slow_disk.set()))  # type: ignore[attr-defined]
+    stdout = Text()
+
+    def note() -> None:
+        printed.append(stdout.getvalue())
+        slow_disk.goes.set()
+
+    screen = Screen(is_terminal, note)
     monkeypatch.setattr(engine_options, "_SECONDS_IN_SILENCE", 0.01)
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(sys, "stdout", Text())
+    monkeypatch.setattr(sys, "stdout", stdout)
     assert main(["generate", "--model", str(tiny_llama), "--json", *QUICK]) == 0
     assert screen.getvalue().count(TOLD) == 1
     assert json.loads(printed[0])["outputs"]
@@ -142,16 +157,21 @@ def test_a_short_wait_is_silent_where_no_terminal_is(
 
 
 def test_ctrl_c_skips_the_writing_and_the_command_is_done(
-    tiny_llama: Path, folder: Path, slow_disk: threading.Event, monkeypatch: pytest.MonkeyPatch
+    tiny_llama: Path, folder: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache_writer, "_SECONDS_TO_STOP", 0.01)  # of a disk that hangs
-    screen = Screen(True, lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT))
+
+    def interrupt() -> None:
+        assert slow_disk.is_reached.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    screen = Screen(True, interrupt)
     monkeypatch.setattr(sys, "stderr", screen)
     try:
         assert main(["generate", "--model", str(tiny_llama), *QUICK]) == 0
         assert list(folder.iterdir()) == []
     finally:
-        slow_disk.set()
+        slow_disk.goes.set()
 
 
 def test_ctrl_c_in_an_answer_waits_for_no_writing(
