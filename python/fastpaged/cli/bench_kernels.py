@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -17,10 +18,15 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastpaged.cli.step_sizes import StepSizes
     from fastpaged.engine.llm_engine import LLMEngine
+    from fastpaged.llm import LLM
 
 _MOST = 1 << 20
+# Engine arguments that the sizes of the steps give.
+_OF_THE_SIZES = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_blocks")
 
 
 def add_parser(kinds: argparse._SubParsersAction[Any]) -> None:
@@ -45,7 +51,7 @@ def add_parser(kinds: argparse._SubParsersAction[Any]) -> None:
         "--prefill", type=int, metavar="N", default=512, help="tokens of the prompt's chunk (default: %(default)s)"
     )
     parser.add_argument("--steps", type=int, metavar="N", default=11, help="of each kind (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", dest="num_threads", help="the same as --num-threads")
+    parser.add_argument("--threads", type=int, metavar="N", help="the same as --num-threads")
     parser.add_argument("--json", type=Path, metavar="FILE", default=None, help="write the figures to this file")
     add_engine_options(parser)
     parser.set_defaults(packed_cache=False)  # whose writer would use memory while the machine is measured
@@ -62,9 +68,10 @@ def run_kernels(args: argparse.Namespace) -> int:
     if args.json is not None:
         check_writable(args.json)
     sizes = StepSizes(batches, args.context, args.prefill, args.steps)
+    _take_threads(args)
     _make_room(args, sizes)
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-    with Messages(bar), load_llm(args, bar) as llm:
+    with Messages(bar), _loaded(args, bar) as llm:
         figures = _measured(llm.engine, args, sizes, bar)
     print(kernel_table(figures))
     if args.json is not None:
@@ -82,6 +89,18 @@ def _batches(text: str) -> tuple[int, ...]:
     return batches
 
 
+def _take_threads(args: argparse.Namespace) -> None:
+    """--threads is another name for --num-threads."""
+    given = vars(args)
+    if "threads" not in given:
+        return
+    if "num_threads" in given:
+        raise InvalidRequestError(
+            f"--threads and --num-threads are the same: give one, got {args.threads} and {args.num_threads}"
+        )
+    args.num_threads = args.threads
+
+
 def _make_room(args: argparse.Namespace, sizes: StepSizes) -> None:
     """Engine arguments that the steps need, where none were given."""
     given = vars(args)
@@ -91,6 +110,22 @@ def _make_room(args: argparse.Namespace, sizes: StepSizes) -> None:
     if "kv_cache_memory_bytes" not in given:
         block_size = given.get("block_size", EngineConfig.block_size)
         args.num_blocks = given.get("num_blocks", sizes.num_blocks(block_size))
+
+
+@contextlib.contextmanager
+def _loaded(args: argparse.Namespace, bar: ProgressBar | None) -> Iterator[LLM]:
+    """What does not fit was asked for by the sizes of the steps."""
+    with contextlib.ExitStack() as stack:
+        try:
+            llm = stack.enter_context(load_llm(args, bar))
+        except InvalidRequestError as error:
+            if not any(name in str(error) for name in _OF_THE_SIZES):
+                raise
+            raise InvalidRequestError(
+                f"--batch {args.batch}, --context {args.context} and --prefill {args.prefill} must be steps that this "
+                f"engine and machine have room for: {error}"
+            ) from None
+        yield llm
 
 
 def _measured(engine: LLMEngine, args: argparse.Namespace, sizes: StepSizes, bar: ProgressBar | None) -> dict[str, Any]:

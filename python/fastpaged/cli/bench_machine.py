@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _DEFAULT_BYTES = 512 << 20
-_MOST_BYTES = 1 << 40
+_LEAST_BYTES = 1 << 20
+_CACHES_TO_MISS = 4  # a buffer of fewer shared caches stays in one, at least in part
 _BAR_WIDTH = 30
 
 
@@ -38,7 +39,9 @@ def add_parser(kinds: argparse._SubParsersAction[Any]) -> None:
     )
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--bytes", type=int, metavar="SIZE", help="memory to read (default: 512 MiB)")
-    sizes.add_argument("--model", metavar="MODEL", help=f"as much as its weights: {MODEL_HELP}")
+    sizes.add_argument(
+        "--model", metavar="MODEL", help=f"as much as its weights, at most half of the free memory: {MODEL_HELP}"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
 
 
@@ -49,10 +52,7 @@ def run_machine(args: argparse.Namespace) -> int:
     num_threads = _core.available_cpus() if args.threads is None else args.threads
     if not 1 <= num_threads <= 1024:
         raise InvalidRequestError(f"--threads must lie in [1, 1024], got {num_threads}")
-    num_bytes = bytes_of_model(args.model) if args.model is not None else args.bytes
-    num_bytes = _DEFAULT_BYTES if num_bytes is None else num_bytes
-    if not 1 << 20 <= num_bytes <= _MOST_BYTES:
-        raise InvalidRequestError(f"--bytes must lie in [{1 << 20}, {_MOST_BYTES}], got {num_bytes}")
+    num_bytes = _buffer_bytes(args)
     if args.json is not None:
         check_writable(args.json)
     rows = list(_shown(_rates(thread_counts(num_threads), num_bytes)))
@@ -60,6 +60,19 @@ def run_machine(args: argparse.Namespace) -> int:
         figures = {"num_threads": num_threads, "bytes": num_bytes, "rates": rows}
         args.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _buffer_bytes(args: argparse.Namespace) -> int:
+    """Those asked for, where this machine has them: the buffer is committed."""
+    from fastpaged.worker.free_memory import free_memory_bytes
+
+    free = free_memory_bytes()
+    if args.model is not None:
+        return min(bytes_of_model(args.model), max(free // 2, _LEAST_BYTES))
+    num_bytes: int = _DEFAULT_BYTES if args.bytes is None else args.bytes
+    if not _LEAST_BYTES <= num_bytes <= free:
+        raise InvalidRequestError(f"--bytes must lie in [{_LEAST_BYTES}, {free}], the free memory, got {num_bytes}")
+    return num_bytes
 
 
 def thread_counts(most: int) -> list[int]:
@@ -81,7 +94,7 @@ def bytes_of_model(name: str) -> int:
         checkpoint = open_checkpoint(place)
         config = checkpoint.config
         checkpoint.close()
-    return max(weight_bytes(config, compute_dtype("auto")), 1 << 20)
+    return max(weight_bytes(config, compute_dtype("auto")), _LEAST_BYTES)
 
 
 @dataclass(frozen=True)
@@ -107,10 +120,16 @@ def _reads(counts: list[int], num_bytes: int) -> Iterator[_Rate]:
 
     isa = _core.default_isa()
     buffer = np.ones(num_bytes, np.uint8)
+    title = f"Reading {num_bytes / (1 << 20):.0f} MiB of memory"
+    cache = limits.shared_cache_bytes()
+    if num_bytes < _CACHES_TO_MISS * cache:
+        title = (
+            f"Reading {num_bytes / (1 << 20):.0f} MiB that stay in the shared cache (L3: {cache / (1 << 20):.0f} MiB), "
+            "at least in part: no rate of memory"
+        )
     for count in counts:
         device = _core.CpuDevice(isa, count)
         fields = {"what": "read", "from": "memory", "bytes": num_bytes, "threads": count}
-        title = f"Reading {num_bytes / (1 << 20):.0f} MiB of memory"
         yield _Rate(title, "GB/s", fields, partial(limits.memory_rate, device, buffer))
     for title, place, piece_bytes in (
         ("Reading from the shared cache (L3)", "shared cache", limits.shared_piece_bytes),

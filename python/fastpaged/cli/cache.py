@@ -23,7 +23,9 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.set_defaults(run=run)
     parser.add_argument(
-        "--clear", action="store_true", help="remove them all; a running engine keeps what it has mapped"
+        "--clear",
+        action="store_true",
+        help="remove them all, and no other file; a running engine keeps what it has mapped",
     )
 
 
@@ -38,12 +40,16 @@ def run(args: argparse.Namespace) -> int:
     if args.clear:
         print(f"{cache.folder}: {_size(cache.clear())} removed")
         return 0
-    files = cache.files()
+    files, unfinished = cache.files(), cache.unfinished()
     for file in reversed(files):
         day = datetime.datetime.fromtimestamp(file.last_used).strftime("%Y-%m-%d %H:%M")
-        print(f"{_size(file.num_bytes):>10}  used {day}  {file.source}")
-    total = _size(sum(file.num_bytes for file in files))
-    print(f"{cache.folder}: {len(files)} of {total}, of {_size(cache.limit_bytes)} allowed")
+        packing = f"{file.dtype}, {file.layout}, {file.version}"
+        print(f"{_size(file.num_bytes):>10}  used {day}  {packing}  {file.source}")
+    for part in unfinished:
+        state = "being written" if part.is_being_written else "unfinished, of a process that ended"
+        print(f"{_size(part.num_bytes):>10}  {state}: {part.path.name}")
+    total = _size(sum(file.num_bytes for file in files) + sum(part.num_bytes for part in unfinished))
+    print(f"{cache.folder}: {len(files) + len(unfinished)} of {total}, of {_size(cache.limit_bytes)} allowed")
     return 0
 
 

@@ -153,8 +153,12 @@ def own_cache_bytes() -> int:
 
 def shared_piece_bytes(num_threads: int) -> int:
     """What each thread reads to measure the cache behind its own: too much for that, but not for all of them."""
-    size, _ = _cache(3)
-    return max((size or _DEFAULT_SHARED_CACHE_BYTES) // 2 // num_threads, 2 * own_cache_bytes())
+    return max(shared_cache_bytes() // 2 // num_threads, 2 * own_cache_bytes())
+
+
+def shared_cache_bytes() -> int:
+    """Of the cache behind those of the threads."""
+    return _cache(3)[0] or _DEFAULT_SHARED_CACHE_BYTES
 
 
 def _cache(level: int) -> tuple[int, int]:

@@ -58,6 +58,7 @@ class LLMEngine:
                 f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
             )
         except BaseException:
+            worker.keep_no_weights()
             worker.close()
             raise
 

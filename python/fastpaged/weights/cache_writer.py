@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 # The first request goes before: writing takes memory bandwidth.
 _SECONDS_BEFORE_WRITING = 1.0
-# What a process that ends is held up by a disk that does not answer.
-_SECONDS_AT_EXIT = 1.0
+# What whoever wants it to stop is held up by a disk that does not answer.
+_SECONDS_TO_STOP = 1.0
 _LOWEST_PRIORITY = 19
 
 
@@ -32,7 +32,7 @@ class _WritingStoppedError(Exception):
 class CacheWriter:
     """Writes one packed file on a thread of its own, at the lowest priority, a moment after it is made; holds the
     weights until then. Whatever prevents it is one line in the log, and nothing else. A process that ends first waits
-    for no file and leaves none."""
+    for no file and leaves none, unless it is killed."""
 
     def __init__(
         self, cache: PackedCache, key: PackedKey, kept: dict[str, Kept], model_files: tuple[MappedFile, ...]
@@ -43,29 +43,43 @@ class CacheWriter:
         self._process = os.getpid()
         self._should_start = threading.Event()
         self._should_stop = False
+        # Not Thread.join(): one that Ctrl-C cuts short takes the thread for ended, in some versions of Python.
+        self._ended = threading.Event()
         self._unfinished: Path | None = None
-        self._thread = threading.Thread(target=self._run, args=(cache, key), name="fastpaged-cache-writer", daemon=True)
-        self._thread.start()
-        atexit.register(self._stop_at_exit)
+        thread = threading.Thread(target=self._run, args=(cache, key), name="fastpaged-cache-writer", daemon=True)
+        thread.start()
+        atexit.register(self._stop)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether close() would return at once: the file is written, or will not be."""
+        return self._ended.is_set() or os.getpid() != self._process
 
     def close(self) -> None:
-        """Waits until the file is written, and lets go of the weights. Ctrl-C meanwhile leaves no file. Idempotent."""
-        self._should_start.set()
+        """Waits until the file is written, and lets go of the weights. Ctrl-C meanwhile leaves no file. After cancel(),
+        and a second time, it waits for nothing."""
         try:
-            self._thread.join()
+            self._should_start.set()
+            if not self.has_ended and not self._should_stop:
+                self._ended.wait()
         except BaseException:
-            self._should_stop = True  # the thread sees it; should the process end sooner, _stop_at_exit() clears up
+            self.cancel()
             raise
-        atexit.unregister(self._stop_at_exit)
+        atexit.unregister(self._stop)
 
-    def _stop_at_exit(self) -> None:
-        """The thread is a daemon: it gets no further than this."""
+    def cancel(self) -> None:
+        """Leaves no file, unless it is whole already, and lets go of the weights. Idempotent."""
+        self._stop()
+        atexit.unregister(self._stop)
+
+    def _stop(self) -> None:
+        """At exit, the thread, a daemon, gets no further than this."""
         if os.getpid() != self._process:  # a fork: thread and file are its parent's
             return
         self._should_stop = True
         self._should_start.set()
         try:
-            self._thread.join(_SECONDS_AT_EXIT)
+            self._ended.wait(_SECONDS_TO_STOP)
         finally:
             if self._unfinished is not None:
                 with contextlib.suppress(OSError):  # finished or gone by now, as a rule
@@ -95,6 +109,7 @@ class CacheWriter:
             self._unfinished = None
             self._kept.clear()
             self._model_files = ()
+            self._ended.set()
 
 
 def _lower_priority() -> None:

@@ -47,6 +47,7 @@ _GATED = "gated linear"
 _LINEAR_KINDS = ("linear", _GATED)
 _ARRAY_DTYPES = ("uint16", "float32")
 _LINEAR_DTYPES = ("bfloat16", "float32")
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # which no pipe holds up
 
 
 class UnusablePackedFileError(Exception):
@@ -75,7 +76,7 @@ class PackedFile:
     def open(cls, path: Path) -> PackedFile:
         """Raises UnusablePackedFileError for a file that is cut, changed, or another user's to write; OSError where
         there is none."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, _READ_FLAGS)
         try:
             size = _checked_size(os.fstat(descriptor))
             key, pieces = _read_header(descriptor, size)
@@ -167,6 +168,20 @@ class Layout:
             yield memoryview(bytes(piece.offset - end))
             yield _bytes_of(self._kept[name])
             end = piece.offset + piece.num_bytes
+
+
+def is_packed_file(path: Path) -> bool:
+    """By its first bytes: whole or damaged, it is none of another program's."""
+    try:
+        descriptor = os.open(path, _READ_FLAGS)
+    except OSError:
+        return False
+    try:
+        return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _bytes_of(value: Kept) -> memoryview:

@@ -70,8 +70,8 @@ class Worker:
             self.graph = _record(model, self.device, self.dtype, config)
             self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
-        self._cache_writer = None if packed is None else packed.write_later()
         self._thread = _core.StepThread() if config.async_scheduling else None
+        self._cache_writer = None if packed is None else packed.write_later()
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
         """Before the weights are loaded, so that what cannot fit is said at once."""
@@ -110,13 +110,26 @@ class Worker:
         """[num_samples, vocab_size] of the last batch: a view, overwritten by the next one."""
         return self.graph.output
 
+    @property
+    def is_keeping_weights(self) -> bool:
+        """Whether packed weights are still to be written for the next start: close() would wait for that."""
+        return self._cache_writer is not None and not self._cache_writer.has_ended
+
+    def keep_no_weights(self) -> None:
+        """Leaves no packed weights for the next start, unless they are written already. Idempotent."""
+        if self._cache_writer is not None:
+            self._cache_writer.cancel()
+
     def close(self) -> None:
         """Frees weights and KV memory (arrays taken from kv_memory keep that alive), once what was started is finished
-        and packed weights that are to be kept for the next start are written. Idempotent; no use after it."""
-        if self._cache_writer is not None:
-            self._cache_writer.close()
-        for name in ("_thread", "graph", "kv_memory", "_sampler"):
-            self.__dict__.pop(name, None)
+        and packed weights that are to be kept for the next start are written. Ctrl-C meanwhile keeps none, and frees
+        all the same. Idempotent; no use after it."""
+        try:
+            if self._cache_writer is not None:
+                self._cache_writer.close()
+        finally:
+            for name in ("_thread", "graph", "kv_memory", "_sampler"):
+                self.__dict__.pop(name, None)
 
 
 def _open(config: EngineConfig) -> Checkpoint:

@@ -149,6 +149,8 @@ def test_a_machine_that_changes_between_the_steps_is_a_warning(
         (["--max-num-seqs", "2"], "max_num_seqs must be at least 64"),
         (["--max-num-batched-tokens", "64"], "max_num_batched_tokens must be at least 2048"),
         (["--json", "no/such/folder/out.json"], "--json"),
+        (["--batch", "1,1000000"], "--batch 1,1000000, --context 64 and --prefill 64 must be steps that"),
+        (["--threads", "2", "--num-threads", "1"], "--threads and --num-threads are the same: give one, got 2 and 1"),
     ],
 )
 def test_steps_that_cannot_be_are_one_line(

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from fastpaged import _core
-from fastpaged.cli import machine_limits
+from fastpaged.cli import bench_machine, machine_limits
 from fastpaged.cli.bench_machine import thread_counts
 from fastpaged.cli.main import main
+from fastpaged.worker import free_memory
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,12 @@ def test_every_rate_is_printed_and_written(tmp_path: Path, capsys: pytest.Captur
     assert {isa for isa, _ in products} == measured
     assert products >= {(isa, "bfloat16") for isa in measured & {"amx", "avx512"}}
     printed = capsys.readouterr().out
-    for words in ("Reading 1 MiB of memory", "Multiplying float32 on scalar, in registers", "  2 threads", "GFLOP/s"):
+    for words in (
+        "Reading 1 MiB that stay in the shared cache (L3: ",
+        "Multiplying float32 on scalar, in registers",
+        "  2 threads",
+        "GFLOP/s",
+    ):
         assert words in printed
 
 
@@ -52,11 +58,34 @@ def test_memory_is_read_as_much_as_a_model_has_weights(tiny_llama: Path, tmp_pat
     assert json.loads(out.read_text(encoding="utf-8"))["bytes"] == 1 << 20  # and no less than that
 
 
+def test_a_model_larger_than_half_of_the_free_memory_is_read_in_part(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_machine, "bytes_of_model", lambda name: 1 << 50)
+    monkeypatch.setattr(free_memory, "free_memory_bytes", lambda: 6 << 20)
+    out = tmp_path / "machine.json"
+    assert main(["bench", "machine", "--threads", "1", "--model", str(tiny_llama), "--json", str(out)]) == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["bytes"] == 3 << 20
+
+
+def test_what_no_cache_holds_is_called_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine_limits, "shared_cache_bytes", lambda: 1 << 18)
+    for num_bytes, words in ((1 << 20, "Reading 1 MiB of memory\n"), (2 << 20, "Reading 2 MiB of memory\n")):
+        assert main(["bench", "machine", "--threads", "1", "--bytes", str(num_bytes)]) == 0
+        assert words in capsys.readouterr().out
+    monkeypatch.setattr(machine_limits, "shared_cache_bytes", lambda: (1 << 18) + 1)
+    assert main(["bench", "machine", "--threads", "1", "--bytes", str(1 << 20)]) == 0
+    assert "Reading 1 MiB of memory" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["--threads", "0"], "--threads must lie in [1, 1024], got 0"),
         (["--bytes", "5"], "--bytes must lie in"),
+        (["--bytes", str(1 << 60)], "the free memory, got 1152921504606846976"),
         (["--model", "no/such/folder/model"], "model"),
         (["--json", "no/such/folder/out.json"], "--json"),
     ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from tiny_model import write_tiny_llama
 from weights.packed_runs import names, plain, run, the_file
 
 from fastpaged.config import EngineConfig
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.errors import ModelFormatError
 from fastpaged.weights import cache_writer
 from fastpaged.worker.worker import Worker
 
@@ -56,6 +60,56 @@ def test_a_process_that_dies_while_it_writes_leaves_nothing_that_a_later_one_wou
     assert not run(llama)[1]
     assert the_file(folder).suffix == ".weights"
     assert run(llama) == (plain(llama), True)
+
+
+@pytest.mark.parametrize("disk", ["slow", "stuck"])
+def test_ctrl_c_while_close_waits_leaves_no_file_and_frees_the_model(
+    disk: str, llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the disk answers only after close() has returned."""
+    goes = threading.Event()
+    write = os.pwritev
+
+    def slow(*args: Any) -> int:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert goes.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(os, "pwritev", slow)
+    monkeypatch.setattr(cache_writer, "_SECONDS_BEFORE_WRITING", 3600)
+    monkeypatch.setattr(cache_writer, "_SECONDS_TO_STOP", 0.01 if disk == "stuck" else 60)
+    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
+    writer, graph = worker._cache_writer, weakref.ref(worker.graph)
+    assert writer is not None
+    stop = writer._stop
+
+    def stop_and_answer() -> None:
+        writer._should_stop = True
+        goes.set()
+        stop()
+
+    if disk == "slow":
+        monkeypatch.setattr(writer, "_stop", stop_and_answer)
+    with pytest.raises(KeyboardInterrupt):
+        worker.close()
+    assert names(folder) == set()
+    assert graph() is None
+    worker.close()  # waits for no disk
+    goes.set()
+    assert writer._ended.wait(60)
+    assert names(folder) == set()
+
+
+def test_an_engine_that_cannot_start_writes_nothing_and_waits_for_nothing(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_writer, "_SECONDS_BEFORE_WRITING", 3600)
+    model = write_tiny_llama(tmp_path / "model")
+    (model / "tokenizer.json").write_text("{")
+    config = EngineConfig(model=str(model), isa="scalar", num_threads=1, num_blocks=8)
+    with pytest.raises(ModelFormatError):
+        LLMEngine(config)
+    assert names(folder) == set()
 
 
 NOT_CLOSED = """

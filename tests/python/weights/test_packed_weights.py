@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,35 +218,6 @@ def test_a_file_with_a_right_checksum_and_another_key_is_not_used(llama: Path, f
     (second,) = names(folder) - {first.name}
     first.rename(folder / second)
     assert run(other) == (plain(other), False)
-
-
-def test_a_writer_that_is_interrupted_leaves_no_file(
-    llama: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ctrl-C while close() waits for it."""
-    writing, interrupted = threading.Event(), threading.Event()
-    write = os.pwritev
-
-    def slow(*args: Any) -> int:
-        writing.set()
-        assert interrupted.wait(60)
-        return write(*args)
-
-    def interrupt(thread: threading.Thread) -> None:
-        assert writing.wait(60)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "pwritev", slow)
-    worker = Worker(EngineConfig(model=str(llama), isa="scalar", num_threads=1, num_blocks=8))
-    writer = worker._cache_writer
-    assert writer is not None
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "join", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            worker.close()
-    interrupted.set()
-    worker.close()
-    assert names(folder) == set()
 
 
 def test_a_model_that_changed_while_it_was_read_is_not_kept(
