@@ -19,7 +19,9 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rates are nobody's business here."""
     monkeypatch.setattr(machine_limits, "_SAMPLE_SECONDS", 0.0)
     sustained = machine_limits.sustained_rate
-    monkeypatch.setattr(machine_limits, "sustained_rate", lambda measure, percentile=50: sustained(measure, percentile, 1))
+    monkeypatch.setattr(
+        machine_limits, "sustained_rate", lambda measure, percentile=50: sustained(measure, percentile, 1)
+    )
 
 
 @pytest.mark.parametrize(
