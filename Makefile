@@ -25,7 +25,7 @@ comma := ,
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
 .PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
-  lint exact kl float32 bench bench-build bench-startup clean
+  lint exact kl float32 bench bench-build bench-startup bench-sweep bench-peers bench-two-engines clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
@@ -34,6 +34,8 @@ help:
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
 	@echo 'make float32 greedy answers in float32 against transformers'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
+	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
+	@echo 'make bench-two-engines  do two engines leave each other the cores?'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -152,10 +154,29 @@ bench-build: $(TEST)/.packages
 	$(call phase,Building the benchmarks) $(call cpp_build,build/bench,bench_core,-O3 -DNDEBUG,-DFASTPAGED_BUILD_BENCH=ON)
 
 bench: bench-build
-	$(call phase,Timing the core) $(TEST)/bin/python bench/core.py build/bench/bench/cpp/bench_core
+	$(call phase,Timing the core) $(TEST)/bin/python bench/core_times.py build/bench/bench/cpp/bench_core
 
-bench-startup: $(DEMO)/.installed $(GGUF)
-	$(call phase,Start-up times and sizes) $(DEMO)/bin/python bench/startup.py --model $(GGUF)
+# MODEL: what to measure. PEERS: the options of bench/peers.py that say which other engines there are, and where.
+MODEL ?= $(GGUF)
+PEERS ?=
+MODEL_IF_MADE := $(if $(filter $(GGUF),$(MODEL)),$(GGUF))
+
+bench-startup: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,Start-up times and sizes) $(DEMO)/bin/python bench/startup.py --model $(MODEL)
+
+$(DEMO)/.bench: pyproject.toml $(DEMO)/.installed
+	$(call phase,Installing what draws the benchmarks) { $(DEMO)/bin/python tests/requirements.py bench > $(DEMO)/bench.txt; \
+	  $(DEMO)/bin/pip install --quiet --requirement $(DEMO)/bench.txt; }
+	@touch $@
+
+bench-sweep: $(DEMO)/.bench $(MODEL_IF_MADE)
+	$(call phase,Decoding by sequences and context and threads) $(DEMO)/bin/python bench/sweep.py --model $(MODEL)
+
+bench-peers: $(DEMO)/.installed
+	$(call phase,fastpaged beside other engines) $(DEMO)/bin/python bench/peers.py --model $(MODEL) $(PEERS)
+
+bench-two-engines: $(DEMO)/.installed
+	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py
 
 clean:
 	rm -rf build $(DEMO) $(TEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

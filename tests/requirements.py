@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 # A list of strings under one of these keys; the file is ours, and Python 3.10 has no TOML reader.
-KEYS = {"build": "requires", "dependencies": "dependencies", "test": "test", "lint": "lint"}
+KEYS = {"build": "requires", "dependencies": "dependencies", "test": "test", "bench": "bench", "lint": "lint"}
 
 
 def requirements(pyproject: str, name: str) -> list[str]:

@@ -45,7 +45,7 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"_core"}),
+    frozenset({"_core", "_core_machine", "_core_plan"}),  # the last two are stubs of the first
     frozenset(
         {"config", "errors", "absent_names", "param_checks", "start_up", "sampling_params", "outputs", "progress"}
     ),

@@ -6,6 +6,7 @@
 namespace fastpaged::bindings {
 
 void bind_device(pybind11::module_& m);
+void bind_machine(pybind11::module_& m);
 void bind_weights(pybind11::module_& m);
 void bind_ops(pybind11::module_& m);
 void bind_attention_ops(pybind11::module_& m);

@@ -24,6 +24,7 @@ void bind_device(py::module_& m) {
       m, "CpuDevice", "One op table and one thread pool. Everything made from it keeps it alive.")
       .def(py::init<const std::string&, int>(), py::arg("isa"), py::arg("num_threads"))
       .def_property_readonly("isa", [](const CpuDevice& device) { return device.ops.isa; })
+      .def_property_readonly("weight_layout", [](const CpuDevice& device) { return device.ops.weight_layout; })
       .def_property_readonly("num_threads", [](const CpuDevice& device) { return device.pool.num_threads(); });
 }
 

@@ -3,8 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <chrono>
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/handles.h"
+#include "bindings/step_thread.h"
 #include "bindings/tensor_arg.h"
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
@@ -59,9 +59,10 @@ class GraphHandle {
     keep(std::move(weight_arg));
     keep(std::move(bias_arg));
   }
-  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out, const py::object& bias) {
+  void linear(BufferId x, const std::shared_ptr<PackedLinear>& weight, BufferId out, const py::object& bias,
+              const std::optional<std::string>& activation) {
     OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
-    graph_.linear(x, *weight, bias_arg.view(), out);
+    graph_.linear(x, *weight, bias_arg.view(), out, activation_of(activation));
     weights_.push_back(weight);
     keep(std::move(bias_arg));
   }
@@ -86,12 +87,6 @@ class GraphHandle {
     graph_.paged_attention(q, layer, options, out);
     keep(std::move(slopes_arg));
   }
-  void activation(BufferId x, const std::string& activation, BufferId out) {
-    graph_.activation(x, activation_from_name(activation), out);
-  }
-  void gated_activation(BufferId gate_up, const std::string& activation, BufferId out) {
-    graph_.gated_activation(gate_up, activation_from_name(activation), out);
-  }
   void soft_cap(BufferId x, float cap) { graph_.soft_cap(x, cap); }
   void add(BufferId x, BufferId y) { graph_.add(x, y); }
   void gather_rows(BufferId x, BufferId out) { graph_.gather_rows(x, out); }
@@ -108,25 +103,26 @@ class GraphHandle {
     const py::gil_scoped_release release;
     graph_.run(batch.batch);
   }
+  // Runs the batch and samples its rows on `thread`, which keeps the three alive that it works on.
+  static void start(const py::object& self, StepThread& thread, const py::object& sampler, const py::object& batch) {
+    auto& graph = self.cast<GraphHandle&>().graph_;
+    auto& device_sampler = sampler.cast<DeviceSampler&>();
+    thread.start({self, sampler, batch}, [&graph, &device_sampler, handle = batch.cast<BatchHandle>()] {
+      graph.run(handle.batch);
+      return device_sampler.sample(graph.output(), handle.sample_requests);
+    });
+  }
   // A view of the arena that keeps `self` alive.
   static py::array output(const py::object& self) {
     const TensorView logits = self.cast<const GraphHandle&>().graph_.output();
     return py::array_t<float>({logits.shape[0], logits.shape[1]}, logits.ptr<float>(), self);
   }
-  void time_ops() { graph_.time_ops(); }
-  [[nodiscard]] py::dict op_times() const {
-    py::dict times;
-    const std::optional<OpTimes>& measured = graph_.op_times();
-    if (!measured) {
-      return times;
-    }
-    for (std::size_t op = 0; op < OpTimes::kNumOps; ++op) {
-      const OpTime& of_op = measured->times()[op];
-      if (of_op.num_calls > 0) {
-        times[OpTimes::kNames[op]] = py::make_tuple(of_op.num_calls, std::chrono::duration<double>(of_op.time).count());
-      }
-    }
-    return times;
+  void time_ops(const std::optional<MachineLimits>& limits) { graph_.time_ops(limits.value_or(MachineLimits{})); }
+  [[nodiscard]] std::vector<OpTime> op_times() const {
+    return graph_.op_times() ? graph_.op_times()->times() : std::vector<OpTime>{};
+  }
+  [[nodiscard]] double runs_limit_seconds() const {
+    return graph_.op_times() ? graph_.op_times()->runs_limit_seconds() : 0.0;
   }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
@@ -161,30 +157,32 @@ void bind_graph(py::module_& m) {
       .def("layer_norm", &GraphHandle::layer_norm, py::arg("x"), py::arg("residual").none(true), py::arg("weight"),
            py::arg("bias").none(true), py::arg("eps"), py::arg("out"))
       .def("linear", &GraphHandle::linear, py::arg("x"), py::arg("weight").none(false), py::arg("out"),
-           py::arg("bias") = py::none())
+           py::arg("bias") = py::none(), py::arg("activation") = py::none())
       .def("rotary_cache_write", &GraphHandle::rotary_cache_write, py::arg("qkv"), py::arg("layer"), py::arg("q"),
            py::kw_only(), py::arg("num_kv_heads"), py::arg("head_dim"), py::arg("cos_sin") = py::none(),
            py::arg("q_norm") = py::none(), py::arg("k_norm") = py::none(), py::arg("norm_eps") = 0.0F)
       .def("paged_attention", &GraphHandle::paged_attention, py::arg("q"), py::arg("layer"), py::arg("out"),
            py::kw_only(), py::arg("scale"), py::arg("soft_cap") = 0.0F, py::arg("window") = 0,
            py::arg("alibi_slopes") = py::none())
-      .def("activation", &GraphHandle::activation, py::arg("x"), py::arg("activation"), py::arg("out"))
-      .def("gated_activation", &GraphHandle::gated_activation, py::arg("gate_up"), py::arg("activation"),
-           py::arg("out"))
       .def("soft_cap", &GraphHandle::soft_cap, py::arg("x"), py::arg("cap"), "In place.")
-      .def("add", &GraphHandle::add, py::arg("x"), py::arg("y"), "x += y, in place.")
+      .def("add", &GraphHandle::add, py::arg("x"), py::arg("y"),
+           "x += y, in place: by the last node, if that is the linear that computes y. Then y is not there.")
       .def("gather_rows", &GraphHandle::gather_rows, py::arg("x"), py::arg("out"))
       .def("finalize", &GraphHandle::finalize, py::arg("output"), py::arg("max_num_tokens"), py::arg("max_num_samples"))
       .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),
            "[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]")
       .def("run", &GraphHandle::run, py::arg("batch"), "Releases the GIL.")
+      .def("start", &GraphHandle::start, py::arg("thread"), py::arg("sampler"), py::arg("batch"),
+           "Has the thread run the batch and sample its rows; returns at once.")
       .def(
           "describe", [](const GraphHandle& self) { return self.graph().describe(); }, "One line per node.")
       .def("check_invariants", [](const GraphHandle& self) { self.graph().check_invariants(); })
       .def_property_readonly("dtype", [](const GraphHandle& self) { return name_of(self.graph().activation_dtype()); })
-      .def("time_ops", &GraphHandle::time_ops, "From now on every run counts its ops and their time.")
-      .def_property_readonly("op_times", &GraphHandle::op_times,
-                             "{op: (calls, seconds)} since time_ops(); empty before it.")
+      .def("time_ops", &GraphHandle::time_ops, py::arg("limits") = py::none(),
+           "From now on every run counts its ops, anew, with their time and what the limits allow.")
+      .def_property_readonly("op_times", &GraphHandle::op_times, "Since time_ops(); empty before it.")
+      .def_property_readonly("runs_limit_seconds", &GraphHandle::runs_limit_seconds,
+                             "What the limits allow whole runs, added up since time_ops().")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

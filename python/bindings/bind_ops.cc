@@ -1,7 +1,9 @@
 // The ops one by one, for tests and benchmarks: each takes the fields of its params struct. Attention is in
 // bind_attention_ops.cc.
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
 
 #include "bindings/bind.h"
@@ -71,32 +73,18 @@ void run_layer_norm(CpuDevice& device, const py::object& x, const py::object& re
 }
 
 void run_linear(CpuDevice& device, const py::object& x, const PackedLinear& weight, const py::object& out,
-                const py::object& bias) {
+                const py::object& bias, const std::optional<std::string>& activation, bool adds) {
   const TensorArg x_arg = TensorArg::activations(x, "x");
   const OptionalTensorArg bias_arg(bias, "bias", DType::kFloat32);
-  const TensorArg out_arg(out, "out", DType::kFloat32, Access::kWrite);
-  const LinearParams params{.x = x_arg.view(), .weight = &weight, .bias = bias_arg.view(), .out = out_arg.view()};
+  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
+  const LinearParams params{.x = x_arg.view(),
+                            .weight = &weight,
+                            .bias = bias_arg.view(),
+                            .out = out_arg.view(),
+                            .activation = activation_of(activation),
+                            .adds = adds};
   const py::gil_scoped_release release;
   device.ops.linear(params, device.pool);
-}
-
-void run_activation(CpuDevice& device, const py::object& x, const std::string& activation, const py::object& out) {
-  const TensorArg x_arg(x, "x", DType::kFloat32);
-  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
-  const ActivationParams params{
-      .x = x_arg.view(), .out = out_arg.view(), .activation = activation_from_name(activation)};
-  const py::gil_scoped_release release;
-  device.ops.activation(params, device.pool);
-}
-
-void run_gated_activation(CpuDevice& device, const py::object& gate_up, const std::string& activation,
-                          const py::object& out) {
-  const TensorArg gate_up_arg(gate_up, "gate_up", DType::kFloat32);
-  const TensorArg out_arg = TensorArg::activations(out, "out", Access::kWrite);
-  const GatedActivationParams params{
-      .gate_up = gate_up_arg.view(), .out = out_arg.view(), .activation = activation_from_name(activation)};
-  const py::gil_scoped_release release;
-  device.ops.gated_activation(params, device.pool);
 }
 
 void run_soft_cap(CpuDevice& device, const py::object& x, float cap) {
@@ -133,10 +121,7 @@ void bind_ops(py::module_& m) {
   m.def("layer_norm", &run_layer_norm, py::arg("device"), py::arg("x"), py::arg("residual"), py::arg("weight"),
         py::arg("bias"), py::arg("eps"), py::arg("out"));
   m.def("linear", &run_linear, py::arg("device"), py::arg("x"), py::arg("weight"), py::arg("out"),
-        py::arg("bias") = py::none());
-  m.def("activation", &run_activation, py::arg("device"), py::arg("x"), py::arg("activation"), py::arg("out"));
-  m.def("gated_activation", &run_gated_activation, py::arg("device"), py::arg("gate_up"), py::arg("activation"),
-        py::arg("out"));
+        py::arg("bias") = py::none(), py::arg("activation") = py::none(), py::arg("adds") = false);
   m.def("soft_cap", &run_soft_cap, py::arg("device"), py::arg("x"), py::arg("cap"));
   m.def("add", &run_add, py::arg("device"), py::arg("x"), py::arg("y"));
   m.def("gather_rows", &run_gather_rows, py::arg("device"), py::arg("x"), py::arg("rows"), py::arg("out"));

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/handles.h"
 #include "bindings/int_arg.h"
 #include "bindings/tensor_arg.h"
 #include "fastpaged/base/check.h"
@@ -165,6 +167,46 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   return copy_blocks(plan.copies, device_blocks.block_bytes, device_blocks.memory, host_blocks.memory);
 }
 
+// One row of the numbers of an event: _Event of output_processor.pyx.
+struct PackedEvent {
+  std::uint64_t group_id;
+  std::uint64_t sequence_id;
+  std::int64_t token_id;    // -1: none
+  std::int64_t sample_row;  // meaningful with a token
+  std::int64_t score_row;   // meaningful with scores
+  std::int64_t num_scores;
+  std::int64_t finish_reason;  // -1: unfinished
+  std::int64_t group_finished;
+};
+
+py::bytes packed(const StepEvents& self) {
+  // Written in place: the one copy.
+  py::bytes bytes(nullptr, self.events.size() * sizeof(PackedEvent));
+  char* out = PyBytes_AS_STRING(bytes.ptr());
+  for (const SequenceEvent& e : self.events) {
+    const PackedEvent row{.group_id = e.group_id,
+                          .sequence_id = e.sequence_id,
+                          .token_id = e.has_token ? e.token_id : -1,
+                          .sample_row = e.sample_row,
+                          .score_row = e.score_row,
+                          .num_scores = e.num_scores,
+                          .finish_reason = e.finished ? static_cast<std::int64_t>(e.finish_reason) : -1,
+                          .group_finished = e.group_finished ? 1 : 0};
+    std::memcpy(out, &row, sizeof(row));
+    out += sizeof(row);
+  }
+  return bytes;
+}
+
+void bind_events(py::module_& m) {
+  py::class_<StepEvents>(m, "StepEvents")
+      .def("__len__", [](const StepEvents& self) { return self.events.size(); })
+      .def(
+          "__iter__", [](const StepEvents& self) { return py::make_iterator(self.events.begin(), self.events.end()); },
+          py::keep_alive<0, 1>())
+      .def_property_readonly("packed", &packed);
+}
+
 void bind_request(py::module_& m) {
   py::class_<SamplingParams>(m, "SamplingParams")
       .def(py::init(&make_sampling_params), py::kw_only(), py::arg("temperature"), py::arg("top_p"), py::arg("top_k"),
@@ -196,6 +238,7 @@ void bind_request(py::module_& m) {
 
 void bind_plan(py::module_& m) {
   bind_request(m);
+  bind_events(m);
 
   py::class_<SchedulerOutput>(m, "SchedulerOutput")
       .def_property_readonly("scheduled", &scheduled_rows)
@@ -204,6 +247,7 @@ void bind_plan(py::module_& m) {
       .def_readonly("preempted", &SchedulerOutput::preempted)
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
       .def_readonly("swapped_in", &SchedulerOutput::swapped_in)
+      .def_readonly("let_in", &SchedulerOutput::let_in)
       .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
       .def_readonly("num_samples", &SchedulerOutput::num_samples)
       .def_readonly("num_rows", &SchedulerOutput::num_rows);

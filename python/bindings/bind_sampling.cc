@@ -13,6 +13,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/handles.h"
+#include "bindings/step_thread.h"
 #include "bindings/tensor_arg.h"
 #include "fastpaged/sampling/sampler.h"
 
@@ -21,24 +22,14 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-// A sampler that keeps its device's thread pool alive.
-class DeviceSampler {
- public:
-  explicit DeviceSampler(std::shared_ptr<CpuDevice> device) : device_(std::move(device)), sampler_(device_->pool) {}
-
-  SamplerOutput sample(const py::object& logits, std::span<const SampleRequest> requests) {
-    const TensorArg logits_arg(logits, "logits", DType::kFloat32);
-    const py::gil_scoped_release release;
-    return sampler_.sample(logits_arg.view(), requests);
-  }
-
- private:
-  std::shared_ptr<CpuDevice> device_;
-  Sampler sampler_;
-};
+SamplerOutput sample_array(DeviceSampler& sampler, const py::object& logits, std::span<const SampleRequest> requests) {
+  const TensorArg logits_arg(logits, "logits", DType::kFloat32);
+  const py::gil_scoped_release release;
+  return sampler.sample(logits_arg.view(), requests);
+}
 
 SamplerOutput sample_batch(DeviceSampler& sampler, const py::object& logits, const BatchHandle& batch) {
-  return sampler.sample(logits, batch.sample_requests);
+  return sample_array(sampler, logits, batch.sample_requests);
 }
 
 void require_one_each(std::size_t count, const std::string& name, std::size_t num_params) {
@@ -68,7 +59,7 @@ SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, cons
     tokens.insert(tokens.end(), output.begin(), output.end());
     requests.push_back({params[i], positions[i], static_cast<std::int32_t>(output.size()), tokens, (*given)[i]});
   }
-  return sampler.sample(logits, requests);
+  return sample_array(sampler, logits, requests);
 }
 
 template <typename T, typename Values, typename Field>
@@ -142,6 +133,10 @@ void bind_output(py::module_& m) {
 
 void bind_sampling(py::module_& m) {
   bind_output(m);
+  py::class_<StepThread>(m, "StepThread", "Carries out one step at a time beside the caller: ModelGraph.start().")
+      .def(py::init<>())
+      .def("finish", &StepThread::finish,
+           "Waits for the step; what it sampled. Raises what it raised. Releases the GIL.");
   py::class_<DeviceSampler>(m, "Sampler", "Logits to tokens and logprobs; one call at a time.")
       .def(py::init<std::shared_ptr<CpuDevice>>(), py::arg("device").none(false))
       .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),

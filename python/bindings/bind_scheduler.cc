@@ -174,7 +174,7 @@ void bind_scheduler(py::module_& m) {
       .def(
           "update",
           [](Scheduler& s, const SchedulerOutput& plan, const SamplerOutput& result) {
-            return s.update(plan, result.tokens);
+            return StepEvents{s.update(plan, result.tokens)};
           },
           py::arg("plan"), py::arg("result"), NoGil())
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));

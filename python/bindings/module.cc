@@ -8,6 +8,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ core of fastpaged.";
   m.attr("__version__") = FASTPAGED_VERSION;
   bind_device(m);
+  bind_machine(m);
   bind_weights(m);
   bind_ops(m);
   bind_attention_ops(m);

@@ -3,11 +3,22 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from fastpaged._core_machine import MachineLimits as MachineLimits
+from fastpaged._core_machine import MatrixProbe as MatrixProbe
+from fastpaged._core_machine import OpTime as OpTime
+from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
+from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import FinishReason as FinishReason
+from fastpaged._core_plan import SamplingParams as SamplingParams
+from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
+from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
+from fastpaged._core_plan import SchedulerStats as SchedulerStats
 
 __version__: str
 
@@ -25,10 +36,9 @@ class CpuDevice:
     """One op table and one thread pool. Everything made from it keeps it alive."""
 
     def __init__(self, isa: str, num_threads: int) -> None: ...
-    @property
-    def isa(self) -> str: ...
-    @property
-    def num_threads(self) -> int: ...
+    isa: Final[str]
+    weight_layout: Final[str]  # devices of the same one pack a weight into the same bytes
+    num_threads: Final[int]
 
 # ---- weights (bind_weights.cc)
 
@@ -37,10 +47,18 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
-    """The weight [out_features, in_features] of a linear layer, in one op table's layout."""
+    """The weight [out_features, in_features] of a linear layer, in one op table's layout. As a buffer: its bytes."""
 
-    def __init__(self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16") -> None:
-        """Stacks parts [N_i, K] along N and packs them as dtype, "bfloat16" or "float32": rounded or widened."""
+    def __init__(
+        self, device: CpuDevice, parts: Sequence[Activations], dtype: str = "bfloat16", gated: bool = False
+    ) -> None:
+        """Stacks parts [N_i, K] along N, packed as dtype, "bfloat16" or "float32". gated: N/2 gates, then N/2 ups."""
+    @staticmethod
+    def from_packed(
+        device: CpuDevice, data: npt.NDArray[np.uint8], *, out_features: int, in_features: int, dtype: str, gated: bool
+    ) -> PackedLinear:
+        """What was packed before, by a device of the same weight_layout; data, its packed_bytes, are not copied."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     @property
     def out_features(self) -> int: ...
     @property
@@ -49,7 +67,12 @@ class PackedLinear:
     def dtype(self) -> str:
         """Of the elements, and so of the activations it takes."""
     @property
+    def gated(self) -> bool: ...
+    @property
     def num_bytes(self) -> int: ...
+
+def packed_bytes(device: CpuDevice, *, out_features: int, in_features: int, dtype: str, gated: bool) -> int:
+    """How many bytes the device packs a weight of this size into, padding included."""
 
 def dequantize(
     device: CpuDevice, kind: str, data: npt.NDArray[np.uint8], out: npt.NDArray[np.uint16] | npt.NDArray[np.float32]
@@ -82,8 +105,16 @@ def layer_norm(
     out: Activations,
 ) -> None: ...
 def linear(
-    device: CpuDevice, x: Activations, weight: PackedLinear, out: Floats, bias: Floats | None = None
-) -> None: ...
+    device: CpuDevice,
+    x: Activations,
+    weight: PackedLinear,
+    out: Activations,
+    bias: Floats | None = None,
+    activation: str | None = None,
+    adds: bool = False,
+) -> None:
+    """out: float32; with an activation in x's dtype, of a gated weight half as wide. adds: out += instead of out =."""
+
 def rotary_cache_write(
     device: CpuDevice,
     qkv: Floats,
@@ -109,8 +140,6 @@ def paged_attention(
     window: int = 0,
     alibi_slopes: Floats | None = None,
 ) -> None: ...
-def activation(device: CpuDevice, x: Floats, activation: str, out: Activations) -> None: ...
-def gated_activation(device: CpuDevice, gate_up: Floats, activation: str, out: Activations) -> None: ...
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -131,7 +160,9 @@ class ModelGraph:
     def layer_norm(
         self, x: int, residual: int | None, weight: Floats, bias: Floats | None, eps: float, out: int
     ) -> None: ...
-    def linear(self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None) -> None: ...
+    def linear(
+        self, x: int, weight: PackedLinear, out: int, bias: Floats | None = None, activation: str | None = None
+    ) -> None: ...
     def rotary_cache_write(
         self,
         qkv: int,
@@ -156,16 +187,16 @@ class ModelGraph:
         window: int = 0,
         alibi_slopes: Floats | None = None,
     ) -> None: ...
-    def activation(self, x: int, activation: str, out: int) -> None: ...
-    def gated_activation(self, gate_up: int, activation: str, out: int) -> None: ...
     def soft_cap(self, x: int, cap: float) -> None:
         """In place."""
     def add(self, x: int, y: int) -> None:
-        """x += y, in place."""
+        """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
     def bind_kv_cache(self, kv_cache: Activations) -> None:
         """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
+        """Has the thread run the batch and sample its rows; returns at once."""
     def run(self, batch: Batch) -> None:
         """Releases the GIL."""
     def describe(self) -> str:
@@ -173,85 +204,22 @@ class ModelGraph:
     def check_invariants(self) -> None: ...
     @property
     def dtype(self) -> str: ...
-    def time_ops(self) -> None:
-        """From now on every run counts its ops and their time."""
+    def time_ops(self, limits: MachineLimits | None = None) -> None:
+        """From now on every run counts its ops, anew, with their time and what the limits allow."""
     @property
-    def op_times(self) -> dict[str, tuple[int, float]]:
-        """{op: (calls, seconds)} since time_ops(); empty before it."""
+    def op_times(self) -> list[OpTime]:
+        """Since time_ops(), in the order of their first calls; empty before it."""
+    @property
+    def runs_limit_seconds(self) -> float:
+        """What the limits allow whole runs, added up since time_ops(): of each the time of its weights and KV from
+        memory or of its arithmetic, whichever is longer."""
     @property
     def arena_bytes(self) -> int: ...
     @property
     def output(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
 
-# ---- what the scheduler takes and gives (bind_policy.cc, bind_plan.cc)
-
-class SchedulerPolicy:
-    """All that scheduling policies differ in. Read-only; the defaults are the engine's.
-
-    preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
-        prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
-        request of one sequence, swap one of several.
-    chunked_prefill: whether a prompt may be computed over several steps.
-    long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
-    watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.
-    counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
-    block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
-    swapped_before_waiting: swapped requests come back before any waiting one is looked at.
-    """
-
-    def __init__(
-        self,
-        *,
-        preemption_mode: str = "by_branches",
-        chunked_prefill: bool = True,
-        long_prefill_token_threshold: int = 0,
-        watermark: float = 0.01,
-        counts_running_needs: bool = True,
-        block_per_branch: bool = False,
-        swapped_before_waiting: bool = False,
-    ) -> None: ...
-    @staticmethod
-    def paper_2023() -> SchedulerPolicy:
-        """Section 4.5 of the paper."""
-    preemption_mode: Final[str]
-    chunked_prefill: Final[bool]
-    long_prefill_token_threshold: Final[int]
-    watermark: Final[float]
-    counts_running_needs: Final[bool]
-    block_per_branch: Final[bool]
-    swapped_before_waiting: Final[bool]
-
-class SamplingParams:
-    def __init__(
-        self,
-        *,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        min_p: float,
-        seed: int,
-        num_logprobs: int | None,
-        presence_penalty: float = 0.0,
-        frequency_penalty: float = 0.0,
-        repetition_penalty: float = 1.0,
-        min_tokens: int = 0,
-        logit_bias: dict[int, float] = ...,
-        allowed_token_ids: Sequence[int] | None = None,
-        end_token_ids: Sequence[int] = (),
-        bad_words: Sequence[Sequence[int]] = (),
-        num_prompt_logprobs: int | None = None,
-    ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
-
-class FinishReason:
-    """Enum: STOP, LENGTH, ABORT, ERROR."""
-
-    STOP: FinishReason
-    LENGTH: FinishReason
-    ABORT: FinishReason
-    ERROR: FinishReason
-    name: Final[str]
+# ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
 class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
@@ -270,41 +238,13 @@ class SequenceEvent:
     def group_finished(self) -> bool:
         """This sequence was the last of its request."""
 
-class SchedulerOutput:
-    @property
-    def scheduled(self) -> list[tuple[int, int, int]]:
-        """(group_id, first_token, num_tokens) of each sequence in this step."""
-    @property
-    def scheduled_sequences(self) -> list[int]:
-        """The sequence ids, in the order of scheduled."""
-    @property
-    def copies(self) -> list[tuple[str, int, int, int]]:
-        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
-        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
-    @property
-    def preempted(self) -> list[int]:
-        """Group ids; those that were swapped are in swapped_out too."""
-    swapped_out: Final[list[int]]
-    swapped_in: Final[list[int]]
-    num_tokens: Final[int]
-    num_samples: Final[int]
-    @property
-    def num_rows(self) -> int:
-        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
+class StepEvents:
+    """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
+    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished."""
 
-class SchedulerStats:
-    """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
-
-    num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
-    """
-
-    num_preemptions: Final[int]
-    num_groups_swapped_out: Final[int]
-    num_groups_swapped_in: Final[int]
-    num_blocks_swapped_out: Final[int]
-    num_blocks_swapped_in: Final[int]
-    num_blocks_copied_on_write: Final[int]
-    num_tokens_recomputed: Final[int]
+    packed: Final[bytes]
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
 
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
@@ -369,7 +309,7 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
-    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> list[SequenceEvent]:
+    def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
         logits, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
@@ -410,17 +350,15 @@ class SamplerOutput:
     ranks: Final[npt.NDArray[np.int32]]
     def top_logprobs(self, row: int) -> list[tuple[int, float]]:
         """(token_id, logprob), best first; empty unless the request asked."""
-    def scores(
-        self, first_row: int, num_rows: int
-    ) -> tuple[
-        npt.NDArray[np.float32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.int32],
-        npt.NDArray[np.float32],
-    ]:
+    def scores(self, first_row: int, num_rows: int) -> tuple[Floats, Ints, Ints, Ints, Floats]:
         """(logprobs [n], ranks [n], top_offsets [n + 1], top_ids, top_logprobs) of n rows that follow one another: the
         alternatives of the i-th of them are top_ids[top_offsets[i] : top_offsets[i + 1]], best first."""
+
+class StepThread:
+    """Carries out one step at a time beside the caller: ModelGraph.start() begins it; finish() waits for it, without
+    the GIL, and returns what it sampled or raises what it raised. In a forked child both are a RuntimeError."""
+
+    def finish(self) -> SamplerOutput: ...
 
 class Sampler:
     def __init__(self, device: CpuDevice) -> None: ...

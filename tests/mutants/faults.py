@@ -153,9 +153,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="half a pair: the last of an odd number of k is left out",
-        file="ops/cpu/linear.cc",
-        good="  if (whole < block.in_features) {",
-        bad="  if (whole > block.in_features) {",
+        file="ops/cpu/packed_rows.h",
+        good="(in_features + kDepthStep<A> - 1) / kDepthStep<A>;",
+        bad="in_features / kDepthStep<A>;",
+    ),
+    Fault(
+        name="folded too eagerly: a linear adds to the very buffer it reads",
+        file="graph/record.cc",
+        good="last.output != y || last.input == x || params->adds",
+        bad="last.output != y || params->adds",
     ),
     Fault(
         name="lanes beyond the row: they hold what is left when a zero loses the mean",
@@ -171,9 +177,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="unmasked: keys of a tile that lie before the window count too",
-        file="ops/cpu/attention_scores.h",
+        file="ops/cpu/attention_softmax.h",
         good="  return seen.begin > first_key ? first_lanes(seen.begin - first_key, other, x) : x;",
         bad="  return x;",
+    ),
+    Fault(
+        name="the other key of a pair: its value, which may be NaN, is multiplied by zero",
+        file="ops/cpu/attention_values.h",
+        good="one_of_each(values, in_step), sum);",
+        bad="values, sum);",
     ),
     Fault(
         name="factor of the join: what is joined stays relative to the largest score of its first span",
@@ -183,9 +195,39 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a span apart too few: the last is not joined to the others",
-        file="ops/cpu/paged_attention.cc",
+        file="ops/cpu/attention_run.h",
         good="span < spans.end; ++span) {",
         bad="span + 1 < spans.end; ++span) {",
+    ),
+    Fault(
+        name="tiles of values: what nobody sees is multiplied by zero, NaN included",
+        file="ops/cpu/amx_values.h",
+        good="_mm512_set1_epi32(static_cast<int>(kept));",
+        bad="_mm512_set1_epi32(-1);",
+    ),
+    Fault(
+        name="a value that is not finite: rows of one tile that do not see it get it all the same",
+        file="ops/cpu/amx_values.h",
+        good="  return not_finite == 0;\n",
+        bad="  return true;\n",
+    ),
+    Fault(
+        name="weights of a row beyond the keys it sees: those of another row are left there",
+        file="ops/cpu/amx_attention.h",
+        good="    clear_weights(weights, {groups_of(seen).end, groups.end});\n",
+        bad="",
+    ),
+    Fault(
+        name="half a tile of D: the keys that follow in memory are multiplied by zero, NaN included",
+        file="ops/cpu/amx_attention.h",
+        good="return step < whole_steps ?",
+        bad="return step <= whole_steps ?",
+    ),
+    Fault(
+        name="height of tiles: the second tile of rows begins after sixteen, however few the first has",
+        file="ops/cpu/amx_products.h",
+        good="load<4 + row()>(a.data + row() * height * a.stride",
+        bad="load<4 + row()>(a.data + row() * 16 * a.stride",
     ),
     Fault(
         name="tail of the rotation: what fills no vector is not rotated",
@@ -202,8 +244,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="given token's rank: tokens equal to it never come before it",
         file="sampling/token_order.cc",
-        good="num_better += logits[i] >= logit;",
-        bad="num_better += logits[i] > logit;",
+        good="count_from(logits, id, logit)",
+        bad="count_from(logits, id, next)",
     ),
     Fault(
         name="given token's alternatives: as many as a sampled one would have",

@@ -87,7 +87,7 @@ def test_the_bias_is_added_last(device: _core.CpuDevice, rng: np.random.Generato
     assert_same_bits(out, run(device, x, packed) + bias)
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(70, 576), (16, 32), (35, 75), (3072, 96)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(70, 576), (16, 32), (35, 75), (3072, 96), (2056, 40)])
 def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     device: _core.CpuDevice,
     one_thread: _core.CpuDevice,
@@ -101,7 +101,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(
     packed = _core.PackedLinear(device, [weight], dtype)
     together = run(device, x, packed)
     assert_same_bits(run(one_thread, x, _core.PackedLinear(one_thread, [weight], dtype)), together)
-    for rows in (*range(1, 36), 64, 127, 128, 129, 255, 257):
+    for rows in (*range(1, 36), 57, 64, 120, 121, 127, 128, 129, 140, 141, 255, 257):
         start = int(rng.integers(0, x.shape[0] - rows + 1))
         assert_same_bits(run(device, x[start : start + rows], packed), together[start : start + rows])
 

@@ -19,14 +19,14 @@ from fastpaged import _core
 TOLERANCE: dict[Dtype, float] = {"float32": 5e-5, "bfloat16": 2.0**-7}
 
 
-# The AMX tables have only their linear layers to themselves.
+# The AMX tables have their linear layers and attention to themselves.
 every_kernel = pytest.mark.parametrize(
     ("isa", "case"),
     [
         pytest.param(isa, case, marks=needs(isa))
         for isa in _core.known_isas()
         for case in CASES
-        if not isa.startswith("amx") or case.startswith("linear")
+        if not isa.startswith("amx") or case.startswith(("linear", "attention"))
     ],
 )
 

@@ -34,12 +34,13 @@ def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
 
 
 def table_entries() -> set[str]:
-    """The function pointers of OpTable, but pack_linear: it makes a weight, which is no op of a step."""
+    """The function pointers of OpTable, but those that make a weight, which is no op of a step."""
     body = re.search(r"struct OpTable \{(.*?)^\};", OP_TABLE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert body is not None
     entries = set(re.findall(r"\(\*(\w+)\)\(", body.group(1)))
-    assert "pack_linear" in entries
-    return entries - {"pack_linear"}
+    packers = {"pack_linear", "pack_gated_linear", "packed_bytes"}
+    assert packers <= entries
+    return entries - packers
 
 
 @pytest.mark.parametrize("kind", [GraphOps, torch_ops.TorchOps], ids=lambda kind: str(kind.__name__))
@@ -65,16 +66,17 @@ def test_what_the_op_set_is_lowered_to_are_the_kernels_of_the_table_and_all_of_t
     op: Any = GraphOps(graph)
     norm = np.ones(16, np.float32)
 
-    def weight(out_features: int, in_features: int) -> _core.PackedLinear:
-        return _core.PackedLinear(device, [np.ones((out_features, in_features), np.float32)], "float32")
+    def weight(out_features: int, in_features: int, gated: bool = False) -> _core.PackedLinear:
+        return _core.PackedLinear(device, [np.ones((out_features, in_features), np.float32)], "float32", gated)
 
     x = op.embedding("token_ids", np.ones((9, 16), np.float32))
     qkv = op.linear(op.layer_norm(x, norm, None, 1e-5), weight(48, 16))
     a = op.attention(qkv, 0, num_heads=1, num_kv_heads=1, head_dim=16, scale=1.0)
     x = op.all_reduce(op.linear(a, weight(16, 16)), add=x)
-    gate_up = op.linear(op.rms_norm(x, norm, 1e-5), weight(32, 16))
-    x = op.rows(op.add(x, op.linear(op.gated_activation(gate_up, "silu"), weight(16, 16))), "sample_rows")
-    logits = op.linear(op.activation(x, "relu"), weight(5, 16))
+    g = op.gated_linear(op.rms_norm(x, norm, 1e-5), weight(32, 16, gated=True), None, "silu")
+    y = op.rms_norm(op.linear(g, weight(16, 16), None, "relu"), norm, 1e-5)
+    x = op.rows(op.add(op.add(x, y), op.linear(g, weight(16, 16))), "sample_rows")
+    logits = op.linear(x, weight(5, 16))
     op.finalize(op.soft_cap(logits, 2.0), max_num_tokens=4, max_num_samples=2)
     lowered = {line.split()[1] for line in graph.describe().splitlines()[1:]}
     assert lowered == table_entries()

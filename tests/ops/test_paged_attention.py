@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -15,7 +17,8 @@ from attention_cases import (
     random_sequence,
     softmax_attention,
 )
-from isas import EVERY_ISA_BUT_AMX
+from isas import EVERY_ISA
+from kv_layout import tiled
 from op_arrays import Array, Dtype, assert_same_bits, nan_like, values_of
 
 from fastpaged import _core
@@ -38,9 +41,8 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=EVERY_ISA_BUT_AMX)
+@pytest.fixture(params=EVERY_ISA)
 def isa(request: pytest.FixtureRequest) -> str:
-    """The AMX tables take this op from AVX-512's."""
     name: str = request.param
     return name
 
@@ -101,7 +103,7 @@ def test_a_decode_step_far_into_the_context_reads_its_window_alone(
     q, query_start, out = tail.q[512:513], np.array([0, 1], np.int32), np.zeros((1, 64), tail.q.dtype)
     slopes = rule.slopes(2)
     _core.paged_attention(
-        device, q, cache, query_start, context_lens, tables, out, 32**-0.5, alibi_slopes=slopes, window=512
+        device, q, tiled(cache), query_start, context_lens, tables, out, 32**-0.5, alibi_slopes=slopes, window=512
     )
     assert_close(out, softmax_attention(Chunk(tail, 512, 513), rule))
 
@@ -193,15 +195,16 @@ def test_nan_in_one_query_head_stays_there(device: _core.CpuDevice, case: tuple[
     assert_same_bits(got, want)
 
 
+@pytest.mark.parametrize("what", ["k", "v"])
 @pytest.mark.parametrize("position", [0, 255, 402])
-def test_a_nan_key_reaches_the_queries_that_see_it_and_no_other(
-    device: _core.CpuDevice, case: tuple[Sequence, Rule], position: int
+def test_a_nan_key_or_value_reaches_the_queries_that_see_it_and_no_other(
+    device: _core.CpuDevice, case: tuple[Sequence, Rule], position: int, what: str
 ) -> None:
     sequence, rule = case
     alone = whole(device, case)
-    k = sequence.k.copy()
-    k[position] = nan_like(k, k[position].shape)
-    got = whole(device, (Sequence(sequence.q, k, sequence.v), rule))
+    changed: Array = getattr(sequence, what).copy()
+    changed[position] = nan_like(changed, changed[position].shape)
+    got = whole(device, (replace(sequence, **{what: changed}), rule))
     at = np.arange(sequence.length)
     seen = (at >= position) & (at < position + rule.window if rule.window else True)
     assert np.isnan(values_of(got[seen])).all()
@@ -241,6 +244,8 @@ def test_bad_arguments_are_named(device: _core.CpuDevice) -> None:
         run(kv_cache=np.zeros((4, 2, 1, 257, 32), np.uint16))
     with pytest.raises(ValueError, match="kv_cache must be contiguous along its last axis"):
         run(kv_cache=np.zeros((4, 2, 1, 16, 64), np.uint16)[..., ::2])
+    with pytest.raises(ValueError, match="kv_cache must be contiguous along its last two axes"):
+        run(kv_cache=np.zeros((4, 2, 1, 16, 64), np.uint16)[..., :32])
     with pytest.raises(ValueError, match="window must be >= 0, got -1"):
         run(window=-1)
     with pytest.raises(ValueError, match=r"soft_cap must be finite and >= 0, got -1\.0"):

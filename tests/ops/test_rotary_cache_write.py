@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kv_layout import untiled
 from op_arrays import (
     Array,
     Doubles,
@@ -91,6 +92,7 @@ def test_q_and_k_are_normed_and_rotated_and_k_and_v_land_in_their_slots(
     given = table if rotary else None
     q = run(device, qkv, positions if rotary else None, slots, given, layers[:, 1], num_heads, (q_norm, k_norm))
 
+    layers = untiled(layers)
     heads = qkv.reshape(tokens, -1, head_dim)
     want_q = rotated(normed(heads[:, :num_heads], q_norm), table[positions])
     want_k = rotated(normed(heads[:, num_heads : num_heads + num_kv_heads], k_norm), table[positions])

@@ -100,6 +100,8 @@ def test_what_an_op_cannot_take_is_refused_by_its_name() -> None:
         TorchOps(batch(), torch.zeros(2, 1))
     with pytest.raises(ValueError, match=r"linear: x and weight must be torch\.bfloat16, got torch\.float32 and"):
         ops(torch.bfloat16).linear(x, torch.ones(4, 3, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match=r"gated_linear: weight must have as many gates as ups, got 5 rows in all"):
+        ops().gated_linear(x, torch.ones(5, 3), None, "silu")
     with pytest.raises(ValueError, match="attention: qkv must have 6 columns, got 3"):
         ops().attention(x, 0, num_heads=1, num_kv_heads=1, head_dim=2, scale=1.0)
     with pytest.raises(ValueError, match=r"add: x and y must have one shape, got \[2, 3\] and \[1, 3\]"):
@@ -110,4 +112,4 @@ def test_what_an_op_cannot_take_is_refused_by_its_name() -> None:
     with pytest.raises(ValueError, match="rows: sample_rows must be the batch's sample_rows, got 'positions'"):
         ops().rows(x, wrong)
     with pytest.raises(ValueError, match="activation must be one of silu, gelu, gelu_tanh, relu, got 'positions'"):
-        ops().activation(x, wrong)
+        ops().linear(x, torch.ones(4, 3), None, wrong)

@@ -12,5 +12,3 @@ def needs(isa: str) -> pytest.MarkDecorator:
 
 
 EVERY_ISA = tuple(pytest.param(isa, marks=needs(isa)) for isa in _core.known_isas())
-# The AMX tables have only their linear layers to themselves.
-EVERY_ISA_BUT_AMX = tuple(param for param in EVERY_ISA if not str(param.values[0]).startswith("amx"))

@@ -13,6 +13,7 @@ from fastpaged.config.engine_args import ALIASES, NONE_IS_DEFAULT, NOT_SERVED, k
 SERVED: dict[str, tuple[object, object]] = {
     "tokenizer": (None, "org/other"),
     "skip_tokenizer_init": (False, True),
+    "async_scheduling": (False, True),
     "dtype": ("auto", "float32"),
     "max_model_len": (None, -1),
     "seed": (0, 7),
@@ -57,7 +58,6 @@ REFUSED: dict[str, tuple[object, object, str]] = {
     "max_num_queued_reqs": (None, 8, "the queue has no limit"),
     "max_num_queued_tokens": (None, 8, "the queue has no limit"),
     "prefill_schedule_interval": (1, 2, "prompts are scheduled at every step"),
-    "async_scheduling": (None, True, "a step is planned when the one before it is done"),
     "tensor_parallel_size": (1, 2, "one process on one machine's CPU"),
     "pipeline_parallel_size": (1, 2, "one process on one machine's CPU"),
     "data_parallel_size": (1, 2, "one process on one machine's CPU"),
@@ -163,6 +163,7 @@ def test_an_llm_refuses_what_its_arguments_do() -> None:
         ("tokenizer", "", "None or a non-empty string"),
         ("tokenizer", 7, "None or a non-empty string"),
         ("skip_tokenizer_init", 1, "True or False"),
+        ("async_scheduling", 1, "True or False"),
         ("revision", "", "None or a non-empty string"),
         ("tokenizer_revision", 1, "None or a non-empty string"),
         ("download_dir", [], "None or a non-empty string"),

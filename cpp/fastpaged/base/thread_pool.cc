@@ -1,5 +1,7 @@
 #include "fastpaged/base/thread_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +23,8 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr auto kSpinTime = std::chrono::microseconds(50);
+// Who waits longer than between two ops may well be waiting for a thread that wants this very core.
+constexpr auto kOwnCoreTime = std::chrono::microseconds(8);
 
 // The gate: workers inside in the low bits, then the open bit, then the generation of the job.
 constexpr std::uint64_t kOneWorker = 1;
@@ -49,11 +53,13 @@ void relax_cpu() {
 #endif
 }
 
-// Spins until holds() or kSpinTime has passed; says whether it holds.
+// Spins until holds() or kSpinTime has passed; says whether it holds. Soon it lets others run in between: where there
+// are more threads than cores, of this engine or of another, they are waited for.
 template <typename Condition>
 bool spin_until(const Condition& holds) {
-  constexpr int kChecksPerClock = 64;
-  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  constexpr int kChecksPerClock = 32;
+  const auto begin = std::chrono::steady_clock::now();
+  auto waited = std::chrono::steady_clock::duration::zero();
   do {
     for (int i = 0; i < kChecksPerClock; ++i) {
       if (holds()) {
@@ -61,13 +67,33 @@ bool spin_until(const Condition& holds) {
       }
       relax_cpu();
     }
-  } while (std::chrono::steady_clock::now() < deadline);
+    if (waited > kOwnCoreTime) {
+      sched_yield();
+    }
+    waited = std::chrono::steady_clock::now() - begin;
+  } while (waited < kSpinTime);
   return holds();
 }
 
+// How many forks lie between the process in which this was first called and this one. Asking for the process's id would
+// be a system call for every op.
+std::atomic<int>& num_forks() {
+  static std::atomic<int> forks{0};
+  static const int failed = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  invariant(failed == 0, "ThreadPool: no memory to be told of forks");
+  return forks;
+}
+
+// The tiles one thread takes first, in order, so that what lies side by side in memory is read in one go. Others help
+// once their own are done.
+struct alignas(64) TileRange {
+  std::atomic<std::int64_t> next{0};
+  std::int64_t end = 0;  // written while the gate is closed and empty
+};
+
 }  // namespace
 
-// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): two busy atomics have cache lines of their own
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): the busy atomics have a cache line of their own
 class ThreadPool::Team {
  public:
   Team() = default;
@@ -77,13 +103,15 @@ class ThreadPool::Team {
 
   void start(int num_threads);
   [[nodiscard]] int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
-  [[nodiscard]] bool is_of_this_process() const { return getpid() == process_; }
+  [[nodiscard]] bool is_of_this_process() const { return num_forks().load(std::memory_order_relaxed) == num_forks_; }
   void run(std::int64_t num_tiles, TileFn fn, void* context);
 
  private:
   void require_own_process() const;
   void work(int thread);
+  void share_out(std::int64_t num_tiles);
   void claim_tiles(int thread) noexcept;
+  void run_tile(std::int64_t tile, int thread) noexcept;
   bool enter(std::uint64_t& seen_generation);
   void leave();
   void open_gate();
@@ -92,16 +120,16 @@ class ThreadPool::Team {
   void wait_for_news(std::uint64_t seen_generation);
 
   const pid_t process_ = getpid();
+  const int num_forks_ = num_forks().load(std::memory_order_relaxed);
   std::mutex run_mutex_;  // held for the length of a job by the thread that called parallel_for
 
   // The job: written while the gate is closed and empty.
   TileFn fn_ = nullptr;
   void* context_ = nullptr;
-  std::int64_t num_tiles_ = 0;
   std::exception_ptr error_;  // under error_mutex_ while the gate is open
   std::mutex error_mutex_;
 
-  alignas(64) std::atomic<std::int64_t> next_tile_{0};
+  std::unique_ptr<TileRange[]> ranges_;  // of each thread
   alignas(64) std::atomic<std::uint64_t> gate_{0};
   std::atomic<bool> stopping_{false};
 
@@ -137,6 +165,7 @@ void ThreadPool::run(std::int64_t num_tiles, TileFn fn, void* context) {
 }
 
 void ThreadPool::Team::start(int num_threads) {
+  ranges_ = std::make_unique<TileRange[]>(static_cast<std::size_t>(num_threads));
   workers_.reserve(static_cast<std::size_t>(num_threads - 1));
   for (int thread = 1; thread < num_threads; ++thread) {
     try {
@@ -176,9 +205,8 @@ void ThreadPool::Team::run(std::int64_t num_tiles, TileFn fn, void* context) {
   const std::scoped_lock lock(run_mutex_);
   fn_ = fn;
   context_ = context;
-  num_tiles_ = num_tiles;
   error_ = nullptr;
-  next_tile_.store(0, std::memory_order_relaxed);
+  share_out(num_tiles);
 
   const bool alone = workers_.empty() || num_tiles == 1;
   if (!alone) {
@@ -193,24 +221,45 @@ void ThreadPool::Team::run(std::int64_t num_tiles, TileFn fn, void* context) {
   }
 }
 
+void ThreadPool::Team::share_out(std::int64_t num_tiles) {
+  const std::int64_t threads = num_threads();
+  const std::int64_t each = num_tiles / threads;
+  const std::int64_t longer = num_tiles % threads;
+  std::int64_t begin = 0;
+  for (std::int64_t t = 0; t < threads; ++t) {
+    ranges_[t].next.store(begin, std::memory_order_relaxed);
+    begin += each + (t < longer ? 1 : 0);
+    ranges_[t].end = begin;
+  }
+}
+
 void ThreadPool::Team::claim_tiles(int thread) noexcept {
   const void* outer = std::exchange(running_team, this);
-  for (;;) {
-    const std::int64_t tile = next_tile_.fetch_add(1, std::memory_order_relaxed);
-    if (tile >= num_tiles_) {
-      break;
-    }
-    try {
-      fn_(context_, tile, thread);
-    } catch (...) {
-      const std::scoped_lock lock(error_mutex_);
-      if (!error_) {
-        error_ = std::current_exception();
+  const int threads = num_threads();
+  for (int i = 0; i < threads; ++i) {
+    TileRange& range = ranges_[(thread + i) % threads];
+    while (range.next.load(std::memory_order_relaxed) < range.end) {
+      const std::int64_t tile = range.next.fetch_add(1, std::memory_order_relaxed);
+      if (tile < range.end) {
+        run_tile(tile, thread);
       }
-      next_tile_.store(num_tiles_, std::memory_order_relaxed);
     }
   }
   running_team = outer;
+}
+
+void ThreadPool::Team::run_tile(std::int64_t tile, int thread) noexcept {
+  try {
+    fn_(context_, tile, thread);
+  } catch (...) {
+    const std::scoped_lock lock(error_mutex_);
+    if (!error_) {
+      error_ = std::current_exception();
+    }
+    for (int t = 0; t < num_threads(); ++t) {
+      ranges_[t].next.store(ranges_[t].end, std::memory_order_relaxed);
+    }
+  }
 }
 
 void ThreadPool::Team::open_gate() {

@@ -1,9 +1,9 @@
 // ThreadPool: runs the tiles of one op on a few threads.
 //
-// Tiles are fixed by the shape of the work, never by the thread count, and claimed by an atomic
-// counter: which thread runs a tile cannot change a bit of the result. Idle workers spin for at
-// most 50 us, then sleep. One parallel_for at a time (a second caller waits its turn); the calling
-// thread takes part.
+// Tiles are fixed by the shape of the work, never by the thread count, and claimed one by one: which thread runs a tile
+// cannot change a bit of the result. Each thread claims from a range of neighbouring tiles first, then from those of
+// the others. Idle workers spin for at most 50 us, soon giving way to others, then sleep. One parallel_for at a time (a
+// second caller waits its turn); the calling thread takes part.
 //
 // How a job is handed over: everything a worker reads of a job is written while the gate is closed and
 // empty. A worker enters through the open gate (generation | open bit | workers inside) with one

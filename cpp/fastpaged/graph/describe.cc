@@ -35,8 +35,14 @@ struct NodeText {
     return "layer_norm eps=" + number(params.eps) + (params.bias.empty() ? "" : " bias");
   }
   std::string operator()(const LinearParams& params) const {
-    return "linear weight=[" + std::to_string(params.weight->out_features()) + ", " +
-           std::to_string(params.weight->in_features()) + "]" + (params.bias.empty() ? "" : " bias");
+    std::ostringstream text;
+    text << "linear weight=[" << params.weight->out_features() << ", " << params.weight->in_features() << "]"
+         << (params.bias.empty() ? "" : " bias") << (params.weight->gated() ? " gated" : "");
+    if (params.activation) {
+      text << " " << name_of(*params.activation);
+    }
+    text << (params.adds ? " added" : "");
+    return text.str();
   }
   std::string operator()(const RotaryCacheWriteParams& params) const {
     std::string text = "rotary_cache_write layer=" + std::to_string(node.layer);
@@ -56,12 +62,6 @@ struct NodeText {
     }
     text << (params.alibi_slopes.empty() ? "" : " alibi");
     return text.str();
-  }
-  std::string operator()(const ActivationParams& params) const {
-    return "activation " + std::string(name_of(params.activation));
-  }
-  std::string operator()(const GatedActivationParams& params) const {
-    return "gated_activation " + std::string(name_of(params.activation));
   }
   std::string operator()(const SoftCapParams& params) const { return "soft_cap cap=" + number(params.cap); }
   std::string operator()(const AddParams& /*params*/) const { return "add"; }

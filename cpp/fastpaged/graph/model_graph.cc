@@ -52,7 +52,7 @@ std::vector<Lifetime> ModelGraph::lifetimes(BufferId output, std::int64_t max_nu
   for (std::size_t id = 0; id < buffers_.size(); ++id) {
     const bool is_tokens = buffers_[id].rows == RowKind::kTokens;
     const std::int64_t num_rows = is_tokens ? max_num_tokens : max_num_samples;
-    lifetimes[id].num_bytes = static_cast<std::size_t>(buffers_[id].row_bytes() * num_rows);
+    lifetimes[id].num_bytes = buffers_[id].folded ? 0 : static_cast<std::size_t>(buffers_[id].row_bytes() * num_rows);
   }
   lifetimes[static_cast<std::size_t>(output)].first = 0;
   lifetimes[static_cast<std::size_t>(output)].last = num_nodes;
@@ -185,18 +185,6 @@ void ModelGraph::run_node(PagedAttentionParams& params, const Node& node, const 
   ops_->paged_attention(params, *pool_);
 }
 
-void ModelGraph::run_node(ActivationParams& params, const Node& node, const Batch& /*batch*/) {
-  params.x = view(node.input);
-  params.out = view(node.output);
-  ops_->activation(params, *pool_);
-}
-
-void ModelGraph::run_node(GatedActivationParams& params, const Node& node, const Batch& /*batch*/) {
-  params.gate_up = view(node.input);
-  params.out = view(node.output);
-  ops_->gated_activation(params, *pool_);
-}
-
 void ModelGraph::run_node(SoftCapParams& params, const Node& node, const Batch& /*batch*/) {
   params.x = view(node.input);
   ops_->soft_cap(params, *pool_);
@@ -221,6 +209,9 @@ void ModelGraph::run(const Batch& batch) {
   check_batch(batch, limits_);
   num_tokens_ = static_cast<std::int64_t>(batch.token_ids.size());
   num_samples_ = static_cast<std::int64_t>(batch.sample_rows.size());
+  if (op_times_) {
+    op_times_->begin_run();
+  }
   for (Node& node : nodes_) {
     const RowKind rows = buffers_[static_cast<std::size_t>(node.output)].rows;
     if ((rows == RowKind::kTokens ? num_tokens_ : num_samples_) > 0) {
@@ -231,6 +222,9 @@ void ModelGraph::run(const Batch& batch) {
         run_it();
       }
     }
+  }
+  if (op_times_) {
+    op_times_->end_run();
   }
 }
 

@@ -46,15 +46,17 @@ class ModelGraph {
   void rms_norm(BufferId x, const BufferId* residual, const TensorView& weight, float eps, BufferId out);
   void layer_norm(BufferId x, const BufferId* residual, const TensorView& weight, const TensorView& bias, float eps,
                   BufferId out);
-  void linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out);
+  // out: float32; A with an activation, and half as wide where the weight is gated, which needs one.
+  void linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out,
+              std::optional<Activation> activation = {});
   // qkv: [T, (Hq + 2 num_kv_heads) * head_dim], q: [T, Hq * head_dim]
   void rotary_cache_write(BufferId qkv, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim,
                           const RotaryOptions& options, BufferId q);
   void paged_attention(BufferId q, std::int32_t layer, const AttentionOptions& options, BufferId out);
-  void activation(BufferId x, Activation activation, BufferId out);
-  void gated_activation(BufferId gate_up, Activation activation, BufferId out);
   void soft_cap(BufferId x, float cap);  // in place: whatever reads x later reads what became of it
-  void add(BufferId x, BufferId y);      // x += y, in place
+  // x += y, in place. Where y is what the last node, a linear, writes, that node adds it to x instead, and nothing may
+  // read y itself any more.
+  void add(BufferId x, BufferId y);
   void gather_rows(BufferId x, BufferId out);
 
   // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards. Throws std::invalid_argument, or
@@ -72,8 +74,9 @@ class ModelGraph {
   [[nodiscard]] DType activation_dtype() const { return activation_dtype_; }
   [[nodiscard]] std::size_t arena_bytes() const { return arena_.num_bytes(); }
   [[nodiscard]] std::string describe() const;  // one line per node, for people
-  // From now on every run counts its ops and their time, which costs two readings of a clock a node.
-  void time_ops() { op_times_.emplace(); }
+  // From now on every run counts its ops, their time and what the limits allow, which costs two readings of a clock a
+  // node. Anew: what was counted before is forgotten.
+  void time_ops(const MachineLimits& limits = {}) { op_times_.emplace(limits); }
   [[nodiscard]] const std::optional<OpTimes>& op_times() const { return op_times_; }
   void check_invariants() const;
 
@@ -82,7 +85,8 @@ class ModelGraph {
   Node norm_node(const char* op, BufferId x, const BufferId* residual, const TensorView& weight, float eps,
                  BufferId out);
   void require_addend(const char* op, const char* argument, BufferId addend, BufferId x);
-  void limit_positions(std::int64_t num_rows);  // of a table by position
+  bool fold_into_linear(BufferId x, BufferId y);  // add(x, y), if the last node can do it
+  void limit_positions(std::int64_t num_rows);    // of a table by position
   Buffer& at(const char* op, const char* argument, BufferId id);
   Buffer& readable(const char* op, const char* argument, BufferId id, DType dtype);
   Buffer& writable(const char* op, const char* argument, BufferId id, DType dtype, RowKind rows, std::int64_t cols);
@@ -100,8 +104,6 @@ class ModelGraph {
   void run_node(LinearParams& params, const Node& node, const Batch& batch);
   void run_node(RotaryCacheWriteParams& params, const Node& node, const Batch& batch);
   void run_node(PagedAttentionParams& params, const Node& node, const Batch& batch);
-  void run_node(ActivationParams& params, const Node& node, const Batch& batch);
-  void run_node(GatedActivationParams& params, const Node& node, const Batch& batch);
   void run_node(SoftCapParams& params, const Node& node, const Batch& batch);
   void run_node(AddParams& params, const Node& node, const Batch& batch);
   void run_node(GatherRowsParams& params, const Node& node, const Batch& batch);

@@ -19,6 +19,7 @@ struct Buffer {
   std::int64_t cols = 0;
   DType dtype = DType::kFloat32;
   bool written = false;       // by a recorded node
+  bool folded = false;        // but that node, a linear, adds to another buffer instead: this one is not there
   std::int64_t head_dim = 0;  // of queries, [T, cols / head_dim, head_dim]; 0 for all else
   std::size_t offset = 0;     // in the arena, once finalized
 
@@ -26,8 +27,7 @@ struct Buffer {
 };
 
 using NodeParams = std::variant<EmbeddingParams, RmsNormParams, LayerNormParams, LinearParams, RotaryCacheWriteParams,
-                                PagedAttentionParams, ActivationParams, GatedActivationParams, SoftCapParams, AddParams,
-                                GatherRowsParams>;
+                                PagedAttentionParams, SoftCapParams, AddParams, GatherRowsParams>;
 
 // What rotary_cache_write does to the heads of q and k before it hands them on; what is empty() is left out.
 struct RotaryOptions {
@@ -50,7 +50,7 @@ struct Node {
   NodeParams params;
   std::optional<BufferId> input;     // none for embedding
   std::optional<BufferId> residual;  // rms_norm, layer_norm, add: added to input in place
-  BufferId output = 0;               // of soft_cap and add: their input, updated in place
+  BufferId output = 0;               // of soft_cap and add: their input, updated in place; linear may add to it
   std::int32_t layer = 0;            // rotary_cache_write, paged_attention: which part of the KV cache
 };
 

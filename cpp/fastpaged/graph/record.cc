@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <variant>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/graph/model_graph.h"
@@ -51,6 +52,10 @@ Buffer& ModelGraph::at(const char* op, const char* argument, BufferId id) {
 Buffer& ModelGraph::readable(const char* op, const char* argument, BufferId id, DType dtype) {
   require_recording(op);
   Buffer& buffer = at(op, argument, id);
+  require(!buffer.folded, [&] {
+    return said(op, argument) + " must still be there, buffer " + std::to_string(id) +
+           " is not: the linear that computed it has added it to another";
+  });
   require(buffer.written, [&] {
     return said(op, argument) + " must have been written by an earlier op, buffer " + std::to_string(id) + " was not";
   });
@@ -145,7 +150,8 @@ void ModelGraph::layer_norm(BufferId x, const BufferId* residual, const TensorVi
   at("layer_norm", "out", out).written = true;
 }
 
-void ModelGraph::linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out) {
+void ModelGraph::linear(BufferId x, const PackedLinear& weight, const TensorView& bias, BufferId out,
+                        std::optional<Activation> activation) {
   constexpr const char* kOp = "linear";
   const Buffer& source = readable(kOp, "x", x, activation_dtype_);
   require_equal(kOp, "x must have as many columns as the weight has in_features", weight.in_features(), source.cols);
@@ -159,26 +165,11 @@ void ModelGraph::linear(BufferId x, const PackedLinear& weight, const TensorView
   if (!bias.empty()) {
     require_vector(kOp, "bias must have as many elements as the weight has out_features", bias, weight.out_features());
   }
-  writable(kOp, "out", out, DType::kFloat32, source.rows, weight.out_features()).written = true;
-  const LinearParams params{.x = {}, .weight = &weight, .bias = bias, .out = {}};
+  require(activation || !weight.gated(), [] { return std::string("linear: a gated weight must have an activation"); });
+  const std::int64_t cols = weight.gated() ? weight.out_features() / 2 : weight.out_features();
+  writable(kOp, "out", out, activation ? activation_dtype_ : DType::kFloat32, source.rows, cols).written = true;
+  const LinearParams params{.x = {}, .weight = &weight, .bias = bias, .out = {}, .activation = activation};
   nodes_.push_back({.params = params, .input = x, .residual = {}, .output = out});
-}
-
-void ModelGraph::activation(BufferId x, Activation activation, BufferId out) {
-  const Buffer& source = readable("activation", "x", x, DType::kFloat32);
-  writable("activation", "out", out, activation_dtype_, source.rows, source.cols).written = true;
-  const ActivationParams params{.x = {}, .out = {}, .activation = activation};
-  nodes_.push_back({.params = params, .input = x, .residual = {}, .output = out});
-}
-
-void ModelGraph::gated_activation(BufferId gate_up, Activation activation, BufferId out) {
-  const Buffer& source = readable("gated_activation", "gate_up", gate_up, DType::kFloat32);
-  require(source.cols % 2 == 0, [&] {
-    return "gated_activation: gate_up must have an even number of columns, got " + std::to_string(source.cols);
-  });
-  writable("gated_activation", "out", out, activation_dtype_, source.rows, source.cols / 2).written = true;
-  const GatedActivationParams params{.gate_up = {}, .out = {}, .activation = activation};
-  nodes_.push_back({.params = params, .input = gate_up, .residual = {}, .output = out});
 }
 
 void ModelGraph::soft_cap(BufferId x, float cap) {
@@ -192,7 +183,23 @@ void ModelGraph::soft_cap(BufferId x, float cap) {
 void ModelGraph::add(BufferId x, BufferId y) {
   readable("add", "x", x, DType::kFloat32);
   require_addend("add", "y", y, x);
+  if (fold_into_linear(x, y)) {
+    return;
+  }
   nodes_.push_back({.params = AddParams{}, .input = x, .residual = y, .output = x});
+}
+
+// The sum plus its bias is what is added to x either way: the bits are those of two nodes.
+bool ModelGraph::fold_into_linear(BufferId x, BufferId y) {
+  Node& last = nodes_.back();
+  auto* params = std::get_if<LinearParams>(&last.params);
+  if (params == nullptr || last.output != y || last.input == x || params->adds || params->activation) {
+    return false;
+  }
+  params->adds = true;
+  last.output = x;
+  at("add", "y", y).folded = true;
+  return true;
 }
 
 void ModelGraph::gather_rows(BufferId x, BufferId out) {

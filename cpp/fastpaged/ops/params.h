@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "fastpaged/base/tensor_view.h"
@@ -45,12 +46,30 @@ struct LayerNormParams {
   float eps = 0.0F;
 };
 
-// out = x @ weight^T, accumulated in float32 in one order over K for every M, + bias if given
+enum class Activation : std::uint8_t {
+  kSilu,      // x / (1 + e^-x)
+  kGelu,      // x / 2 * (1 + erf(x / sqrt 2))
+  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
+  kRelu,      // max(x, 0); NaN stays NaN
+};
+
+// "silu", "gelu", "gelu_tanh", "relu". Throws std::invalid_argument naming what is allowed.
+Activation activation_from_name(std::string_view name);
+const char* name_of(Activation activation);
+
+// y = x @ weight^T, accumulated in float32 in one order over K for every M, + bias if given; then
+//   out = y                                  of a plain weight
+//   out += y                                 if it adds
+//   out = activation(y)                      with an activation
+//   out = activation(its gates) * its ups    of a gated weight, which needs one; row by row, y is N/2 gates, N/2 ups
+// None of it is rounded but what an activation has made, once.
 struct LinearParams {
   TensorView x;                          // [M, K] A, the dtype the weight was packed in
   const PackedLinear* weight = nullptr;  // [N, K], packed for the op table that runs it
   TensorView bias{};                     // [N] float32, or empty()
-  TensorView out;                        // [M, N] float32
+  TensorView out;                        // [M, N] float32; [M, N] A with an activation; [M, N / 2] A of a gated weight
+  std::optional<Activation> activation{};  // excludes adds
+  bool adds = false;
 };
 
 // For q and k of every head: the RMS norm over the head (if given), then the rotation of its first `rotary` elements
@@ -62,9 +81,11 @@ struct RotaryCacheWriteParams {
   TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
   TensorView q_norm{};      // [D] float32, or empty()
   TensorView k_norm{};      // [D] float32, or empty(); both or none
-  TensorView kv_cache;      // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view
-  TensorView q;             // [T, Hq, D] A, out
-  float norm_eps = 0.0F;    // of q_norm and k_norm
+  // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view. Each [block_size, D] is one piece of memory,
+  // in the order of kv_layout.h.
+  TensorView kv_cache;
+  TensorView q;           // [T, Hq, D] A, out
+  float norm_eps = 0.0F;  // of q_norm and k_norm
 };
 
 // Causal attention of T queries over paged K and V; Hq / Hkv queries share each KV head.
@@ -85,31 +106,6 @@ struct PagedAttentionParams {
   std::int32_t window = 0;  // 0: none
   // Kept from call to call by whoever calls often; null: the call allocates its own.
   Workspace* workspace = nullptr;
-};
-
-enum class Activation : std::uint8_t {
-  kSilu,      // x / (1 + e^-x)
-  kGelu,      // x / 2 * (1 + erf(x / sqrt 2))
-  kGeluTanh,  // x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))
-  kRelu,      // max(x, 0); NaN stays NaN
-};
-
-// "silu", "gelu", "gelu_tanh", "relu". Throws std::invalid_argument naming what is allowed.
-Activation activation_from_name(std::string_view name);
-const char* name_of(Activation activation);
-
-// out = activation(x)
-struct ActivationParams {
-  TensorView x;    // [T, F] float32
-  TensorView out;  // [T, F] A
-  Activation activation = Activation::kSilu;
-};
-
-// out = activation(gate) * up
-struct GatedActivationParams {
-  TensorView gate_up;  // [T, 2 F] float32: F gates, then F ups
-  TensorView out;      // [T, F] A
-  Activation activation = Activation::kSilu;
 };
 
 // x = cap * tanh(x / cap)

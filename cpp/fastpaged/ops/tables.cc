@@ -11,18 +11,20 @@ namespace fastpaged {
 namespace {
 
 constexpr OpTable kScalar{.isa = "scalar",
+                          .weight_layout = reference::kWeightLayout,
                           .pack_linear = &reference::pack_linear,
+                          .pack_gated_linear = &reference::pack_gated_linear,
+                          .packed_bytes = &reference::packed_bytes,
                           .embedding = &reference::embedding,
                           .rms_norm = &reference::rms_norm,
                           .layer_norm = &reference::layer_norm,
                           .linear = &reference::linear,
                           .rotary_cache_write = &reference::rotary_cache_write,
                           .paged_attention = &reference::paged_attention,
-                          .activation = &reference::activation,
-                          .gated_activation = &reference::gated_activation,
                           .soft_cap = &reference::soft_cap,
                           .add = &reference::add,
-                          .gather_rows = &reference::gather_rows};
+                          .gather_rows = &reference::gather_rows,
+                          .logit_passes = &scalar_logit_passes};
 
 bool always() {
   return true;

@@ -71,6 +71,9 @@ void expect_kv_cache(ShapeCheck& check, const TensorView& kv_cache) {
   check.bind("2", 2);
   check.expect_strided_activation("kv_cache", kv_cache, {"num_blocks", "2", "Hkv", "block_size", "D"});
   check.expect_size("block_size", 1, kMaxBlockSize);
+  if (kv_cache.shape[3] > 1 && kv_cache.strides[3] != kv_cache.shape[4]) {
+    check.fail("kv_cache must be contiguous along its last two axes");
+  }
 }
 
 // Sequence s has between 1 and context_lens[s] queries, and its table covers the context with blocks that exist.
@@ -130,7 +133,15 @@ void validate(const LinearParams& params, const char* isa) {
   check.bind("N", params.weight->out_features());
   check.bind("K", params.weight->in_features());
   check.expect("x", params.x, params.weight->dtype(), {"M", "K"});
-  check.expect("out", params.out, DType::kFloat32, {"M", "N"});
+  if (params.weight->gated() && !params.activation) {
+    check.fail("activation must be given with a gated weight");
+  }
+  if (params.adds && params.activation) {
+    check.fail("adds must be false with an activation, whose result is not added to");
+  }
+  check.bind("N / 2", params.weight->out_features() / 2);
+  check.expect("out", params.out, params.activation ? params.weight->dtype() : DType::kFloat32,
+               {"M", params.weight->gated() ? "N / 2" : "N"});
   if (!params.bias.empty()) {
     check.expect("bias", params.bias, DType::kFloat32, {"N"});
   }
@@ -194,19 +205,6 @@ void validate(const PagedAttentionParams& params) {
   for (std::int64_t s = 0; s < num_sequences; ++s) {
     expect_sequence(check, params, s);
   }
-}
-
-void validate(const ActivationParams& params) {
-  ShapeCheck check("activation");
-  check.expect("x", params.x, DType::kFloat32, {"T", "F"});
-  check.expect_activation("out", params.out, {"T", "F"});
-}
-
-void validate(const GatedActivationParams& params) {
-  ShapeCheck check("gated_activation");
-  check.expect_activation("out", params.out, {"T", "F"});
-  check.bind("2 F", 2 * check.size("F"));
-  check.expect("gate_up", params.gate_up, DType::kFloat32, {"T", "2 F"});
 }
 
 void validate(const SoftCapParams& params) {

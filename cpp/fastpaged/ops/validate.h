@@ -20,8 +20,6 @@ void validate(const LayerNormParams& params);
 void validate(const LinearParams& params, const char* isa);  // isa: of the table that runs it
 void validate(const RotaryCacheWriteParams& params);
 void validate(const PagedAttentionParams& params);
-void validate(const ActivationParams& params);
-void validate(const GatedActivationParams& params);
 void validate(const SoftCapParams& params);
 void validate(const AddParams& params);
 void validate(const GatherRowsParams& params);

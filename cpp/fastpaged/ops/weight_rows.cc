@@ -25,7 +25,7 @@ std::int64_t padded(std::int64_t size) {
 
 }  // namespace
 
-WeightRows::WeightRows(std::span<const TensorView> parts, DType dtype) : parts_(parts), starts_{0} {
+WeightRows::WeightRows(std::span<const TensorView> parts, DType dtype, bool gated) : parts_(parts), starts_{0} {
   require(dtype == DType::kBFloat16 || dtype == DType::kFloat32,
           [&] { return "pack_linear: dtype must be bfloat16 or float32, got " + std::string(name_of(dtype)); });
   const int log2_limit = log2_of_max_elements(dtype);
@@ -48,6 +48,10 @@ WeightRows::WeightRows(std::span<const TensorView> parts, DType dtype) : parts_(
                 " and K=" + std::to_string(row_size_));
     }
   }
+  require(!gated || num_rows() % 2 == 0, [&] {
+    return "pack_gated_linear: parts must have as many gates as ups, an even number of rows in all, got " +
+           std::to_string(num_rows());
+  });
 }
 
 template <typename A>

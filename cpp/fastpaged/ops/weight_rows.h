@@ -14,8 +14,8 @@ class WeightRows {
  public:
   // parts: [N_i, K] bfloat16 or float32 with dense rows; outlive this. dtype: what the rows are wanted in, one of the
   // same. Throws std::invalid_argument naming the part, also where all together have so many elements that their padded
-  // size in bytes would overflow.
-  WeightRows(std::span<const TensorView> parts, DType dtype);
+  // size in bytes would overflow. gated: also where there are not as many ups as gates.
+  WeightRows(std::span<const TensorView> parts, DType dtype, bool gated = false);
 
   [[nodiscard]] std::int64_t num_rows() const { return starts_.back(); }
   [[nodiscard]] std::int64_t row_size() const { return row_size_; }

@@ -20,25 +20,17 @@ inline Lanes load_lanes(const float* values) {
   return lanes;
 }
 
-inline void store_lanes(const Lanes& lanes, float* values) {
-  std::memcpy(values, &lanes, sizeof(lanes));
-}
-
 inline Lanes all_lanes(float value) {
   return Lanes{value, value, value, value};
 }
 
-// Of two numbers the larger; b if either is a NaN.
-inline Lanes max_lanes(const Lanes& a, const Lanes& b) {
-  return a > b ? a : b;
-}
+// Of two numbers the smaller; b if either is a NaN.
 inline Lanes min_lanes(const Lanes& a, const Lanes& b) {
   return a < b ? a : b;
 }
 
-// `value` where the condition holds, 0 elsewhere.
-inline Lanes keep_where(const IntLanes& condition, const Lanes& value) {
-  return reinterpret_cast<Lanes>(reinterpret_cast<IntLanes>(value) & condition);
+inline bool any_lane(const IntLanes& condition) {
+  return (condition[0] | condition[1] | condition[2] | condition[3]) != 0;
 }
 
 }  // namespace fastpaged

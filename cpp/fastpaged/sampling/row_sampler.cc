@@ -26,7 +26,7 @@ bool scan_to_limit(LogitRow& row, RowScan& scan, std::vector<float>& limit) {
     limit.resize(static_cast<std::size_t>(row.size()));
     std::transform(row.data(), row.data() + row.size(), limit.begin(),
                    [](float logit) { return logit == kInfinity ? 0.0F : -kInfinity; });
-    row = LogitRow(limit.data(), row.size());
+    row = LogitRow(limit.data(), row.size(), row.passes());
     scan_row(row, scan);
   }
   return true;
@@ -36,7 +36,7 @@ bool scan_to_limit(LogitRow& row, RowScan& scan, std::vector<float>& limit) {
 
 RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request) {
   RowSample sample;
-  LogitRow raw(logits, vocab_size);
+  LogitRow raw(logits, vocab_size, *passes_);
   sample.token.ok = scan_to_limit(raw, scan_, limit_);
   if (!sample.token.ok) {
     return sample;
@@ -47,7 +47,7 @@ RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const
     return sample;
   }
   if (LogitEdits::needed(request)) {
-    LogitRow edited(edits_.apply(logits, vocab_size, request), vocab_size);
+    LogitRow edited(edits_.apply(logits, vocab_size, request), vocab_size, *passes_);
     sample.token.ok = scan_to_limit(edited, edited_scan_, edited_limit_);
     if (!sample.token.ok) {
       return sample;
@@ -71,7 +71,7 @@ TokenId RowSampler::choose(const LogitRow& row, const RowScan& scan, const Sampl
 }
 
 void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample) {
-  weights_.assign({row, scan_, 1.0F}, keep_all());
+  weights_.assign_sums({row, scan_, 1.0F});
   const double log_total = std::log(weights_.total());
   const auto logprob = [&](float logit) {
     return to_logprob((static_cast<double>(logit) - static_cast<double>(scan_.max)) - log_total);

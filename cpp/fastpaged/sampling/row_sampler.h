@@ -23,6 +23,9 @@ struct RowSample {
 
 class RowSampler {
  public:
+  // passes: those of any op table, and live as long.
+  explicit RowSampler(const LogitPasses& passes = scalar_logit_passes) : passes_(&passes) {}
+
   // logits [vocab_size], vocab_size > 0. REQUIRES: a given token is in [0, vocab_size). What it does with NaN and
   // infinities: see Sampler.
   RowSample sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request);
@@ -31,6 +34,7 @@ class RowSampler {
   TokenId choose(const LogitRow& row, const RowScan& scan, const SampleRequest& request);
   void add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample);
 
+  const LogitPasses* passes_;
   RowScan scan_;  // of the raw row
   RowScan edited_scan_;
   LogitEdits edits_;

@@ -58,7 +58,8 @@ SamplerOutput concatenate(std::span<const RowSample> rows) {
 
 }  // namespace
 
-Sampler::Sampler(ThreadPool& pool) : pool_(pool), row_samplers_(static_cast<std::size_t>(pool.num_threads())) {}
+Sampler::Sampler(ThreadPool& pool, const LogitPasses& passes)
+    : pool_(pool), row_samplers_(static_cast<std::size_t>(pool.num_threads()), RowSampler(passes)) {}
 
 SamplerOutput Sampler::sample(const TensorView& logits, std::span<const SampleRequest> requests) {
   check_logits(logits, requests.size());

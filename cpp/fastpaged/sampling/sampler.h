@@ -35,7 +35,8 @@ struct SamplerOutput {
 // One call at a time.
 class Sampler {
  public:
-  explicit Sampler(ThreadPool& pool);  // REQUIRES: the pool outlives the sampler
+  // REQUIRES: the pool outlives the sampler. passes: those of any op table; the answers are the same with all.
+  explicit Sampler(ThreadPool& pool, const LogitPasses& passes = scalar_logit_passes);
   // logits: [R, vocab] float32, rows contiguous. Throws std::invalid_argument if it is not, or if R differs from
   // requests.size(), or if a given token is beyond the vocabulary. REQUIRES: params that pass validate(). Alternatives
   // beyond the vocabulary are left out.

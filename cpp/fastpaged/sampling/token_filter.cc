@@ -33,8 +33,7 @@ void TokenFilter::apply(const ScaledRow& row, const SamplingParams& params, Toke
     cutoff = min_p_cutoff(row, params.min_p);
   }
   if (params.top_k > 0 && params.top_k < row.logits.size()) {
-    select_best(row.logits, row.scan, params.top_k, best_);
-    cutoff = stricter(cutoff, best_[params.top_k - 1]);
+    cutoff = stricter(cutoff, nth_best(row.logits, row.scan, params.top_k, scratch_));
   }
   weights.assign(row, cutoff);
   if (params.top_p < 1.0F) {

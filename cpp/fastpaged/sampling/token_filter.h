@@ -25,7 +25,7 @@ class TokenFilter {
   void apply(const ScaledRow& row, const SamplingParams& params, TokenWeights& weights);
 
  private:
-  std::vector<RankedToken> best_;
+  std::vector<RankedToken> scratch_;
   TopP top_p_;
 };
 

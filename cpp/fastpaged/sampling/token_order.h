@@ -37,6 +37,9 @@ constexpr Cutoff stricter(const Cutoff& a, const Cutoff& b) {
 // REQUIRES: 0 < n <= row.size(). Cheap for n <= row.num_blocks(): only blocks that hold one of the best are read.
 void select_best(const LogitRow& row, const RowScan& scan, std::int32_t n, std::vector<RankedToken>& tokens);
 
+// The n-th best token alone, for any n at the cost of a few passes. REQUIRES: 0 < n <= row.size(). No logit is +inf.
+RankedToken nth_best(const LogitRow& row, const RowScan& scan, std::int32_t n, std::vector<RankedToken>& scratch);
+
 // 1 + the number of tokens better than `id`.
 std::int32_t rank_of(const LogitRow& row, TokenId id);
 

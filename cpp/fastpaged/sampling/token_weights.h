@@ -17,6 +17,8 @@ namespace fastpaged {
 class TokenWeights {
  public:
   void assign(const ScaledRow& row, const Cutoff& cutoff);
+  // total() and the block sums of all tokens, with nothing to read in the blocks or to choose from.
+  void assign_sums(const ScaledRow& row);
   // Drops what is worse than `cutoff`. REQUIRES: the row last given to assign().
   void restrict(const ScaledRow& row, const Cutoff& cutoff);
 
@@ -30,6 +32,9 @@ class TokenWeights {
   [[nodiscard]] TokenId choose(double u) const;
 
  private:
+  void weigh(const ScaledRow& row, const Cutoff& cutoff, float* weights);
+
+  Cutoff cutoff_ = keep_all();
   std::vector<float> weights_;      // [num_blocks * kLogitBlock]
   std::vector<double> block_sums_;  // [num_blocks]
   double total_ = 0.0;

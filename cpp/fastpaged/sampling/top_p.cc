@@ -15,8 +15,10 @@ IntLanes TopP::buckets_of(const ScaledRow& row, const Lanes& logits) {
 
 // Finds the bucket in which the share is reached, and orders nothing but that bucket.
 Cutoff TopP::cutoff(const ScaledRow& row, const TokenWeights& weights, float top_p) {
-  fill_histogram(row, weights);
   const double target = static_cast<double>(top_p) * weights.total();
+  // All tokens lighter than this together weigh half of what may be missing at most: the nucleus ends before them.
+  const double lightest = (weights.total() - target) / (2.0 * row.logits.size());
+  fill_histogram(row, weights, static_cast<float>(lightest));
   double reached = 0.0;  // by the buckets before
   int bucket = 0;
   for (int i = 0; i < kNumBuckets; ++i) {
@@ -32,13 +34,16 @@ Cutoff TopP::cutoff(const ScaledRow& row, const TokenWeights& weights, float top
   return last_reaching(target - reached);
 }
 
-void TopP::fill_histogram(const ScaledRow& row, const TokenWeights& weights) {
+void TopP::fill_histogram(const ScaledRow& row, const TokenWeights& weights, float lightest) {
   histogram_.fill(0.0);
   for (std::int32_t b = 0; b < row.logits.num_blocks(); ++b) {
-    if (weights.block_sum(b) > 0.0) {
+    if (weights.block_sum(b) > 0.0 && weights.block_sum(b) >= static_cast<double>(lightest)) {
       const float* logits = row.logits.block(b);
       const float* block = weights.block(b);
       for (int i = 0; i < kLogitBlock; i += kLanes) {
+        if (!any_lane(load_lanes(block + i) >= lightest)) {
+          continue;
+        }
         const IntLanes buckets = buckets_of(row, load_lanes(logits + i));
         for (int lane = 0; lane < kLanes; ++lane) {
           histogram_[buckets[lane]] += static_cast<double>(block[i + lane]);

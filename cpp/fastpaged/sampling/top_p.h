@@ -26,12 +26,13 @@ class TopP {
   static constexpr int kNumBuckets = 1024;
   static IntLanes buckets_of(const ScaledRow& row, const Lanes& logits);
 
-  void fill_histogram(const ScaledRow& row, const TokenWeights& weights);
+  void fill_histogram(const ScaledRow& row, const TokenWeights& weights, float lightest);
   void gather_members(const ScaledRow& row, const TokenWeights& weights, int bucket);
   Cutoff last_reaching(double missing);
 
-  std::array<double, kNumBuckets> histogram_{};  // weight per bucket, the best tokens in bucket 0
-  std::vector<Member> members_;                  // of one bucket
+  std::array<double, kNumBuckets>
+      histogram_{};              // weight per bucket, the best tokens in bucket 0; light tokens are left out
+  std::vector<Member> members_;  // of one bucket
 };
 
 }  // namespace fastpaged

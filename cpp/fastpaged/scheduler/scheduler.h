@@ -161,6 +161,7 @@ class Scheduler {
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
   std::vector<GroupId> swapped_in_;
+  std::vector<GroupId> let_in_;
   std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
   std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
   bool swapped_for_room_ = false;  // then no swapped group comes back by this plan

@@ -44,6 +44,7 @@ struct SchedulerOutput {
   std::vector<GroupId> preempted;            // in this order; those swapped are in swapped_out too
   std::vector<GroupId> swapped_out;
   std::vector<GroupId> swapped_in;
+  std::vector<GroupId> let_in;  // from either line, those swapped in among them, and not preempted again
   // Sequences that ended while planning, without a token: they had reached the end of the pool.
   // They are repeated in each plan until an update() has reported them.
   std::vector<SequenceEvent> ended;

@@ -22,6 +22,7 @@ SchedulerOutput Scheduler::schedule() {
   output.preempted = preempted_;
   output.swapped_out = swapped_out_;
   output.swapped_in = swapped_in_;
+  output.let_in = let_in_;
   output.ended = ended_;
   count_copies(output.copies);
   return output;
@@ -217,6 +218,7 @@ bool Scheduler::enter(SequenceGroup& group) {
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);
+  let_in_.push_back(group.id);
   return group.decodes() ? plan_decode(group) : plan_prefill(group);
 }
 

@@ -19,6 +19,7 @@ void Scheduler::preempt_as_told() {
   preempted_.clear();
   swapped_out_.clear();
   swapped_in_.clear();
+  let_in_.clear();
   copied_.clear();
   kept_out_.clear();
   swapped_for_room_ = false;
@@ -38,6 +39,7 @@ void Scheduler::preempt_for_room(SequenceGroup& group) {
 
 void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   plan_.take_out(group);
+  std::erase(let_in_, group.id);
   bool holds_something = false;
   for (const auto& sequence : group.sequences) {
     sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.cli import bench_kernels, bench_machine
+from fastpaged.cli.bench_output import check_writable
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.messages import Messages
 from fastpaged.cli.profile_table import profile_table
@@ -51,6 +53,8 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "Replay a workload again and again, and report how long one run takes.",
     )
     latency.add_argument("--num-iters", type=int, metavar="N", default=10, help="runs (default: %(default)s)")
+    bench_machine.add_parser(kinds)
+    bench_kernels.add_parser(kinds)
 
 
 def _add_measurement(
@@ -75,7 +79,15 @@ def _add_measurement(
     )
     parser.add_argument("--json", type=Path, metavar="OUT", default=None, help="write the figures to this file")
     parser.add_argument("--profile", action="store_true", default=False, help="say where the time of a step goes")
+    parser.add_argument(
+        "--machine",
+        type=Path,
+        metavar="FILE",
+        default=None,
+        help="with --profile: hold it against these rates, of `bench machine --json`, and measure none",
+    )
     add_engine_options(parser)
+    parser.set_defaults(packed_cache=False)  # whose writer would use memory while something is measured
     return parser
 
 
@@ -113,19 +125,42 @@ def _engine(
     """An engine that has warmed up on other tokens than the workload's."""
     if runs < 1:
         raise InvalidRequestError(f"{flag} must be at least 1, got {runs}")
+    if args.machine is not None and not args.profile:
+        raise InvalidRequestError(f"--machine must be given with --profile, got {args.machine} without it")
     workload = read_workload(args.workload)
     if args.json is not None:
-        _check_writable(args.json)
-    from fastpaged.engine.step_profile import StepProfile
-
+        check_writable(args.json)
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
     with Messages(bar), load_llm(args, bar) as llm:
         engine = llm.engine
         replay(engine, _warm_up(workload, engine.worker.model_config.vocab_size))
-        profile = StepProfile() if args.profile else None
-        if profile is not None:
-            profile.attach(engine)
+        profile = _profile(engine, args.machine, bar) if args.profile else None
         yield engine, workload, profile
+        if profile is not None and args.machine is None:
+            _measure_again(engine, profile, bar)
+
+
+def _profile(engine: LLMEngine, machine: Path | None, bar: ProgressBar | None) -> StepProfile:
+    """Attached, with the limits in that file, or else those of this machine as they are now."""
+    from fastpaged.cli import machine_limits
+    from fastpaged.cli.machine_file import limits_of_file
+    from fastpaged.engine.step_profile import StepProfile
+
+    if machine is not None:
+        limits = limits_of_file(machine, engine.worker.device, engine.worker.dtype)
+    else:
+        limits = machine_limits.limits_of_engine(engine, bar)
+    profile = StepProfile(limits)
+    profile.attach(engine)
+    return profile
+
+
+def _measure_again(engine: LLMEngine, profile: StepProfile, bar: ProgressBar | None) -> None:
+    """The limits hold as they were measured before; a machine that has others by now is worth a warning."""
+    from fastpaged.cli import machine_limits
+
+    assert profile.limits is not None
+    profile.warnings = machine_limits.changes(profile.limits, machine_limits.limits_of_engine(engine, bar))
 
 
 def _warm_up(workload: Sequence[WorkloadRequest], vocab_size: int) -> list[WorkloadRequest]:
@@ -135,15 +170,6 @@ def _warm_up(workload: Sequence[WorkloadRequest], vocab_size: int) -> list[Workl
         )
         for r in workload[:_WARM_UP_REQUESTS]
     ]
-
-
-def _check_writable(path: Path) -> None:
-    """Before the work is done whose figures go there. A file that is there is left as it is."""
-    try:
-        with path.open("a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        raise InvalidRequestError(f"--json: {path} cannot be written: {error.strerror}") from None
 
 
 def _progress(index: int, count: int) -> Callable[[int, int], None] | None:
@@ -213,7 +239,7 @@ def _report(
     args: argparse.Namespace, figures: dict[str, Any], profile: StepProfile | None, runs: Sequence[Replay]
 ) -> int:
     if profile is not None:
-        figures["profile"] = profile.as_dict()
+        _add_profile(figures, profile, runs)
     print("\n".join(_rows(figures)))
     if profile is not None:
         print(profile_table(figures["profile"]))
@@ -226,6 +252,19 @@ def _report(
     if num_cut:
         print(f"fastpaged: error: {num_cut} answers are too short, for the KV pool was full", file=sys.stderr)
     return EXIT_REQUEST_FAILED if num_failed or num_cut else 0
+
+
+def _add_profile(figures: dict[str, Any], profile: StepProfile, runs: Sequence[Replay]) -> None:
+    """And what the machine's limits allow: weights read once a step and each sequence's K and V, or the arithmetic of
+    the step if that is slower; limit_time is that of a run."""
+    from fastpaged.cli.machine_limits import limits_as_dict
+
+    figures["profile"] = {**profile.as_dict(), "warnings": profile.warnings}
+    limit = figures["profile"]["limit_seconds"]
+    figures["limit_time"] = limit / len(runs)
+    figures["share_of_limit"] = limit / sum(run.elapsed_time for run in runs)
+    if profile.limits is not None:
+        figures["profile"]["machine"] = limits_as_dict(profile.limits)
 
 
 _TITLES = {
@@ -256,6 +295,11 @@ def _rows(figures: dict[str, Any]) -> list[str]:
             ("Mean requests in a step", scheduler["mean_num_running"]),
             ("KV blocks in use, peak", f"{kv_cache['max_blocks_in_use']} of {kv_cache['num_blocks']}"),
             ("Preemptions", scheduler["num_preemptions"]),
+        ]
+    if "limit_time" in figures:
+        rows += [
+            ("Duration at the limit (s)", figures["limit_time"]),
+            ("Reached", f"{100 * figures['share_of_limit']:.0f} % of what this machine allows"),
         ]
     return [f"{title + ':':<34}{_number(value)}" for title, value in rows]
 

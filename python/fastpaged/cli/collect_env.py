@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _version(package: str) -> str:
+    from importlib import metadata  # which no other command should wait for
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -3,22 +3,28 @@ default holds."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from fastpaged.llm import LLM
     from fastpaged.progress import ProgressBar
+    from fastpaged.worker.worker import Worker
 
 MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/name)"
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "isa",
+    "packed_cache", "async_scheduling", "isa",
 )  # fmt: skip
+_SECONDS_IN_SILENCE = 1.0
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +56,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "(default: swap if it has several sequences)",
     )
     group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
+    group.add_argument(
+        "--no-packed-cache",
+        dest="packed_cache",
+        action="store_false",
+        help="neither use nor keep packed weights on disk; see `fastpaged cache`",
+    )
+    group.add_argument(
+        "--async-scheduling",
+        action="store_true",
+        help="make a step's outputs while the next one is computed: faster where a core is to spare for that",
+    )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 
 
@@ -59,12 +76,50 @@ def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return {name: given[name] for name in ENGINE_FIELDS if name in given}
 
 
-def load_llm(args: argparse.Namespace, bar: ProgressBar | None) -> LLM:
-    """The engine of `args.model`; the bar shows how far loading is, and is gone after it."""
+@contextlib.contextmanager
+def load_llm(args: argparse.Namespace, bar: ProgressBar | None) -> Iterator[LLM]:
+    """The engine of `args.model`, closed at the end; the bar shows how far loading is, and is gone after it.
+
+    Who waits for packed weights to be written is told so; Ctrl-C ends that alone, and what was asked for is done. One
+    that came before waits for nothing.
+    """
     from fastpaged.llm import LLM  # a good part of a second, which --help should not wait for
 
     try:
-        return LLM(args.model, progress=bar, **engine_arguments(args))
+        llm = LLM(args.model, progress=bar, **engine_arguments(args))
     finally:
         if bar is not None:
             bar.clear()
+    worker = llm.engine.worker
+    try:
+        yield llm
+    except KeyboardInterrupt:
+        worker.keep_no_weights()
+        raise
+    finally:
+        try:
+            with _told_of_writing(worker):
+                llm.close()
+        except KeyboardInterrupt:
+            worker.keep_no_weights()
+            llm.close()
+            worker.close()  # which the line above has lost sight of, where the first close() had begun
+
+
+@contextlib.contextmanager
+def _told_of_writing(worker: Worker) -> Iterator[None]:
+    """One line on stderr: at once on a terminal, elsewhere where it takes long."""
+    if not worker.is_keeping_weights:
+        yield
+        return
+    text = "fastpaged: keeping packed weights for the next start; Ctrl-C skips that"
+    timer = threading.Timer(_SECONDS_IN_SILENCE, print, [text], {"file": sys.stderr})
+    timer.daemon = True
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+    else:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

@@ -79,10 +79,6 @@ def run(args: argparse.Namespace) -> int:
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
     with Messages(bar) as messages:
         output = _generate(args, timeline, bar)
-    if args.json:
-        print(_as_json(output))
-    else:
-        print(_figures(output, timeline), file=sys.stderr)
     if output.outputs[0].finish_reason == "error":
         why = "see the traceback above" if messages.saw_exception else "the model's logits held a NaN"
         print(f"fastpaged: error: the request failed: {why}", file=sys.stderr)
@@ -102,7 +98,13 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
         params = dataclasses.replace(llm.get_default_sampling_params(), **sampling)
         prompt: Prompt = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
         show = _nothing if args.json else _text if params.logprobs is None else _table
-        return _answer(llm, prompt, params, timeline, show)
+        output = _answer(llm, prompt, params, timeline, show)
+        # Before the engine is closed, which may wait for packed weights to be written.
+        if args.json:
+            print(_as_json(output), flush=True)
+        else:
+            print(_figures(output, timeline), file=sys.stderr)
+        return output
 
 
 def _as_json(output: RequestOutput) -> str:

@@ -20,7 +20,7 @@ ALIASES: Mapping[str, str] = {"num_gpu_blocks_override": "num_blocks"}
 NONE_IS_DEFAULT = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "seed", "dtype",
     "kv_cache_dtype", "load_format", "generation_config", "hf_overrides", "override_generation_config", "max_logprobs",
-    "skip_tokenizer_init", "stream_interval", "watermark",
+    "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache",
 )  # fmt: skip
 
 _ONE_PROCESS = "the engine is one process on one machine's CPU, whose cores num_threads sets"
@@ -59,7 +59,6 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "max_num_queued_reqs": ((None,), _NO_QUEUE_LIMIT),
     "max_num_queued_tokens": ((None,), _NO_QUEUE_LIMIT),
     "prefill_schedule_interval": ((1, None), "prompts are scheduled at every step"),
-    "async_scheduling": ((None, False), "a step is planned when the one before it is done"),
     "tensor_parallel_size": ((1, None), _ONE_PROCESS),
     "pipeline_parallel_size": ((1, None), _ONE_PROCESS),
     "data_parallel_size": ((1, None), _ONE_PROCESS),

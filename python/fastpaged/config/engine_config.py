@@ -49,7 +49,9 @@ class EngineConfig:
     generation_config: str = "auto"  # defaults of sampling: the model's; "fastpaged" or "vllm": ours; or a folder's
     override_generation_config: Mapping[str, object] = field(default_factory=dict, hash=False)  # laid over these
     served_model_name: str | Sequence[str] | None = None  # what clients of a server call it; None: model
+    async_scheduling: bool = False  # make a step's outputs while the next one is computed: of use with cores to spare
     stream_interval: int = 1  # tokens from one output of a request to the next, beside the first and the last
+    packed_cache: bool = True  # keep packed weights on disk and map them at the next start; see FASTPAGED_CACHE
     isa: str | None = None  # name of an op table; None: FASTPAGED_ISA, or the best this CPU has
 
     def __post_init__(self) -> None:
@@ -95,8 +97,9 @@ class EngineConfig:
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        if not isinstance(self.skip_tokenizer_init, bool):
-            raise refusal("skip_tokenizer_init", self.skip_tokenizer_init, "True or False")
+        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling"):
+            if not isinstance(getattr(self, name), bool):
+                raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:
             raise refusal("tokenizer", self.tokenizer, "None when skip_tokenizer_init is True")
         if not is_one_of(self.load_format, LOAD_FORMATS):

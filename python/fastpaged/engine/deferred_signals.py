@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the module of C functions under signal
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
+# signal.signal and signal.getsignal look each handler up in an enum, by way of an exception: 160 us at each step of an
+# engine, whose own work has pushed that code out of the caches.
+_get_handler = _signal.getsignal
+_set_handler = _signal.signal
 # Signals whose Python handlers commonly raise: KeyboardInterrupt, a server's shutdown, a timeout.
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name))
+_SIGNALS = tuple(int(getattr(signal, name)) for name in ("SIGINT", "SIGTERM", "SIGALRM") if hasattr(signal, name))
 
 
 class DeferredSignals:
@@ -28,17 +33,17 @@ class DeferredSignals:
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                handler = signal.getsignal(number)
+                handler = _get_handler(number)
                 if callable(handler):
                     self._handlers.append((number, handler))
-                    signal.signal(number, self._note)
+                    _set_handler(number, self._note)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         handlers = dict(self._handlers)
         for number, handler in reversed(self._handlers):  # SIGINT last: from then on this very function may be cut
-            signal.signal(number, handler)
+            _set_handler(number, handler)
         self._handlers = []
         arrived, self._arrived = self._arrived, []
         for number, frame in arrived:

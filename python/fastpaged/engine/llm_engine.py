@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -57,6 +58,7 @@ class LLMEngine:
                 f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
             )
         except BaseException:
+            worker.keep_no_weights()
             worker.close()
             raise
 
@@ -99,6 +101,10 @@ class LLMEngine:
         self._next_group_id = 0
         self._num_seeds_drawn = 0
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
+        # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
+        # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
+        self.overlaps_steps = config.async_scheduling
+        self._in_flight: _core.SchedulerOutput | None = None
         self._closed = False
         self._exclusive = Exclusive("this engine")
 
@@ -111,13 +117,36 @@ class LLMEngine:
         if not self.has_unfinished_requests():
             return []
         with self._exclusive, DeferredSignals():
-            plan = self.scheduler.schedule()
-            self._outputs.note_plan(plan)
-            if self.on_planned is not None:
-                self.on_planned()
-            result = self._executor.run(plan)
+            plan, result = self._computed()
             events = self.scheduler.update(plan, result)
+            if self.overlaps_steps and self.scheduler.has_unfinished():
+                self._start_next()
             return self._outputs.process(result, events)
+
+    def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
+        """The plan in flight, or else a new one, and what came of it."""
+        if self._in_flight is None:
+            plan = self._planned()
+            return plan, self._executor.run(plan)
+        plan, self._in_flight = self._in_flight, None
+        return plan, self._executor.finish()
+
+    def _start_next(self) -> None:
+        """What fails here fails again, and is raised, where the next step() plans anew."""
+        try:
+            plan = self._planned()
+            self._executor.start(plan)
+        except Exception:
+            logging.getLogger(__name__).warning("a step could not be started; it is planned anew", exc_info=True)
+        else:
+            self._in_flight = plan
+
+    def _planned(self) -> _core.SchedulerOutput:
+        plan = self.scheduler.schedule()
+        self._outputs.note_plan(plan)
+        if self.on_planned is not None:
+            self.on_planned()
+        return plan
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
         """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 
-from fastpaged._core import SamplerOutput, Scheduler, SchedulerOutput, SequenceEvent
+from fastpaged._core import SamplerOutput, Scheduler, SchedulerOutput, StepEvents
 from fastpaged.engine.admission import EngineRequest
 from fastpaged.outputs import RequestOutput
 from fastpaged.tokenizer import TextStream, Tokenizer
@@ -53,5 +53,5 @@ class OutputProcessor:
     def note_plan(self, plan: SchedulerOutput) -> None:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
 
-    def process(self, result: SamplerOutput, events: list[SequenceEvent]) -> list[RequestOutput]:
+    def process(self, result: SamplerOutput, events: StepEvents) -> list[RequestOutput]:
         """One output per request that moved in this step, and whose output is due."""

@@ -5,9 +5,26 @@ at every step, hence Cython."""
 import logging
 import time
 
+from cpython.bytes cimport PyBytes_AS_STRING
+
 from fastpaged.engine.lazy_logprobs import LazyLogprobs, no_text, token_logprobs
 from fastpaged.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind
+
+
+cdef struct _Event:
+    # A row of StepEvents.packed: PackedEvent of bind_plan.cc.
+    unsigned long long group_id
+    unsigned long long sequence_id
+    long long token_id  # -1: none
+    long long sample_row
+    long long score_row
+    long long num_scores
+    long long finish_reason  # -1: unfinished
+    long long group_finished
+
+
+cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error")  # in the order of FinishReason
 
 
 cdef class _StopString:
@@ -108,7 +125,8 @@ cdef class _RequestState:
     """What one running request has given so far; with deltas, since its last output."""
 
     cdef object request, seed, stream, token_text, cumulative_logprob, stop_reason
-    cdef object scheduled_ts, first_token_ts, last_token_ts
+    cdef double scheduled_ts, first_token_ts, last_token_ts  # meaningful once scheduled, and with a token
+    cdef bint scheduled, plain  # plain: tokens need nothing but to be kept
     cdef StopStrings stop_strings
     cdef list token_ids
     cdef list logprobs, prompt_logprobs  # of TokenLogprobs; the prompt's begin with None
@@ -139,18 +157,21 @@ cdef class _RequestState:
         self.interval = interval if params.stream_interval is None else params.stream_interval
         self.min_tokens = params.min_tokens
         self.num_preemptions = 0
+        self.scheduled = False
+        self.plain = self.final_only and stream is None and self.logprobs is None and self.prompt_logprobs is None
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
 
-    cdef add_token(self, object token_id, list logprobs, double now):
-        if self.first_token_ts is None:
+    cdef void add_token(self, long long token_id, double now):
+        if self.num_tokens == 0:
             self.first_token_ts = now
         self.last_token_ts = now
         self.num_tokens += 1
         self.token_ids.append(token_id)
-        if logprobs is not None:
-            self.logprobs += logprobs
-            self.cumulative_logprob += logprobs[0].logprob
+
+    cdef add_logprobs(self, list logprobs):
+        self.logprobs += logprobs
+        self.cumulative_logprob += logprobs[0].logprob
 
     cdef add_prompt_logprobs(self, tuple scores):
         """scores: of the tokens that follow those that have theirs."""
@@ -229,10 +250,10 @@ cdef class _RequestState:
             num_preemptions=self.num_preemptions,
             arrival_time=self.arrival_time,
             queued_ts=self.queued_ts,
-            scheduled_ts=self.scheduled_ts,
-            first_token_ts=self.first_token_ts,
-            last_token_ts=self.last_token_ts,
-            first_token_latency=None if self.first_token_ts is None else self.first_token_ts - self.queued_ts,
+            scheduled_ts=self.scheduled_ts if self.scheduled else None,
+            first_token_ts=self.first_token_ts if self.num_tokens > 0 else None,
+            last_token_ts=self.last_token_ts if self.num_tokens > 0 else None,
+            first_token_latency=self.first_token_ts - self.queued_ts if self.num_tokens > 0 else None,
         )
 
 
@@ -243,7 +264,6 @@ cdef class OutputProcessor:
     cdef object _tokenizer, _scheduler, _eos_token_ids
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
-    cdef set _never_scheduled  # group ids
     cdef long long _stream_interval
 
     def __init__(self, tokenizer, scheduler, stream_interval=1):
@@ -253,7 +273,6 @@ cdef class OutputProcessor:
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
         self._group_ids = {}
-        self._never_scheduled = set()
 
     def __len__(self):
         return len(self._states)
@@ -266,7 +285,6 @@ cdef class OutputProcessor:
             request, seed, stream, self._tokenizer.token_text, final_only, self._stream_interval
         )
         self._group_ids[request.request_id] = group_id
-        self._never_scheduled.add(group_id)
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -288,58 +306,64 @@ cdef class OutputProcessor:
         for group_id in plan.preempted:
             state = self._states[group_id]
             state.num_preemptions += 1
-        if self._never_scheduled:
-            for group_id, _, _ in plan.scheduled:
-                if group_id in self._never_scheduled:
-                    self._never_scheduled.discard(group_id)
-                    state = self._states[group_id]
-                    state.scheduled_ts = now
+        for group_id in plan.let_in:
+            state = self._states.get(group_id)
+            if state is not None and not state.scheduled:
+                state.scheduled = True
+                state.scheduled_ts = now
 
     def process(self, result, events):
         cdef double now = time.monotonic()
         cdef list outputs = []
         cdef _RequestState state
-        cdef bint shown
-        for event in events:
-            group_id = event.group_id
-            state = self._states.get(group_id)
-            if state is None:
-                continue
-            # A request ends with the last of its sequences.
-            name = event.finish_reason.name.lower() if event.group_finished else None
-            if name == "error":
-                logging.getLogger(__name__).error(
-                    "request %r failed: its logits held a NaN, or it leaves no token to choose",
-                    state.request.request_id,
-                )
-            try:
-                name = self._apply(state, event, name, result, now)
-                shown = name is not None or (event.token_id is not None and state.is_due())
-            except Exception:
-                logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
-                self._scheduler.abort(group_id)
-                state.release()
-                name = "error"
-                shown = True
-            if name is not None:
-                self._forget(group_id, state)
-            if shown:
-                outputs.append(state.snapshot(name))
+        cdef bytes packed = events.packed
+        if <size_t>len(packed) != <size_t>len(events) * sizeof(_Event):
+            raise RuntimeError(f"{len(events)} events must be {sizeof(_Event)} bytes each, got {len(packed)} in all")
+        cdef const _Event* event = <const _Event*>PyBytes_AS_STRING(packed)
+        cdef const _Event* end = event + len(packed) // sizeof(_Event)
+        while event < end:
+            state = self._states.get(event.group_id)
+            if state is not None:
+                if state.plain and event.token_id >= 0 and event.finish_reason < 0:
+                    state.add_token(event.token_id, now)
+                else:
+                    self._process(state, event, result, now, outputs)
+            event += 1
         return outputs
 
-    cdef object _apply(self, _RequestState state, event, str finish_reason, result, double now):
+    cdef _process(self, _RequestState state, const _Event* event, result, double now, list outputs):
+        # A request ends with the last of its sequences.
+        cdef str name = <str>_FINISH_REASONS[event.finish_reason] if event.group_finished else None
+        cdef bint shown
+        if name == "error":
+            logging.getLogger(__name__).error(
+                "request %r failed: its logits held a NaN, or it leaves no token to choose", state.request.request_id
+            )
+        try:
+            name = self._apply(state, event, name, result, now)
+            shown = name is not None or (event.token_id >= 0 and state.is_due())
+        except Exception:
+            logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
+            self._scheduler.abort(event.group_id)
+            state.release()
+            name = "error"
+            shown = True
+        if name is not None:
+            self._forget(event.group_id, state)
+        if shown:
+            outputs.append(state.snapshot(name))
+
+    cdef str _apply(self, _RequestState state, const _Event* event, str finish_reason, result, double now):
         """The finish reason, which a stop string has a say in."""
         cdef bint stopped = False
-        token_id = event.token_id
-        if state.prompt_logprobs is not None and event.score_rows is not None:
-            state.add_prompt_logprobs(result.scores(*event.score_rows))
-        if token_id is not None:
-            logprobs = None
+        if state.prompt_logprobs is not None and event.num_scores > 0:
+            state.add_prompt_logprobs(result.scores(event.score_row, event.num_scores))
+        if event.token_id >= 0:
+            state.add_token(event.token_id, now)
             if state.logprobs is not None:
-                logprobs = token_logprobs([token_id], result.scores(event.sample_row, 1))
-            state.add_token(token_id, logprobs, now)
+                state.add_logprobs(token_logprobs([event.token_id], result.scores(event.sample_row, 1)))
             if finish_reason != "stop" or state.shows_stop:
-                stopped = state.push_text(token_id)
+                stopped = state.push_text(event.token_id)
         if finish_reason is not None:
             stopped = state.end_text()
         if finish_reason == "error":
@@ -349,11 +373,12 @@ cdef class OutputProcessor:
             if finish_reason is None:
                 self._scheduler.finish(event.group_id, event.sequence_id)
             return "stop"
-        if finish_reason == "stop" and (state.request.params.ignore_eos or token_id not in self._eos_token_ids):
-            state.stop_reason = token_id
+        if finish_reason == "stop" and (
+            state.request.params.ignore_eos or event.token_id not in self._eos_token_ids
+        ):
+            state.stop_reason = event.token_id
         return finish_reason
 
-    cdef _forget(self, group_id, _RequestState state):
+    cdef _forget(self, object group_id, _RequestState state):
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
-        self._never_scheduled.discard(group_id)

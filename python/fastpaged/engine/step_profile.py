@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fastpaged import _core
     from fastpaged.engine.llm_engine import LLMEngine
 
 # Phase -> (path from the engine to whoever carries it out, the method). In the order of a step.
@@ -20,24 +21,32 @@ _PHASES = {
     "update": ("scheduler", "update"),
     "process outputs": ("_outputs", "process"),
 }
+_OP_FIELDS = ("calls", "seconds", "limit_seconds", "weight_bytes", "kv_bytes", "activation_bytes", "flops")
 
 
 class StepProfile:
     """Seconds by phase since attach(), over all steps; what is no phase of its own is "other".
 
     Costs an unprofiled engine nothing: attach() puts a clock around each part of this one engine.
+    limits: of the machine on the engine's threads, which ops are held against; without them nothing limits an op.
+    warnings: why these limits may be wrong, for whoever shows the profile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: _core.MachineLimits | None = None) -> None:
+        self.limits = limits
+        self.warnings: list[str] = []
         self.seconds: dict[str, float] = dict.fromkeys(_PHASES, 0.0)
         self.num_steps = 0
         self.total_seconds = 0.0
         self._graph: Any = None
 
     def attach(self, engine: LLMEngine) -> None:
-        """REQUIRES: no profile is attached to this engine yet."""
+        """From now on the engine overlaps no steps: each phase is to have its own time.
+
+        REQUIRES: no profile is attached to this engine yet."""
+        engine.overlaps_steps = False
         self._graph = engine.worker.graph
-        self._graph.time_ops()
+        self._graph.time_ops(self.limits)
         for phase, (path, method) in _PHASES.items():
             owner, name = _owner(engine, path)
             part = getattr(owner, name)
@@ -57,11 +66,25 @@ class StepProfile:
         engine.step = timed_step  # type: ignore[method-assign]
 
     def as_dict(self) -> dict[str, Any]:
-        """num_steps, total_seconds, {phase: seconds}, and of "forward" {op: {"calls": n, "seconds": s}}."""
+        """num_steps, total_seconds, {phase: seconds}, and of "forward" {op: {"calls", "seconds", "limit_seconds",
+        "weight_bytes", "kv_bytes", "activation_bytes", "flops"}}, all added up over the steps.
+
+        limit_seconds beside the ops: of steps as a whole, whose weights and KV are read while they compute.
+        """
         phases = dict(self.seconds)
         phases["other"] = max(0.0, self.total_seconds - sum(phases.values()))
-        ops = {op: {"calls": calls, "seconds": seconds} for op, (calls, seconds) in self._graph.op_times.items()}
-        return {"num_steps": self.num_steps, "total_seconds": self.total_seconds, "phases": phases, "ops": ops}
+        ops: dict[str, dict[str, Any]] = {}
+        for times in self._graph.op_times:
+            of_op = ops.setdefault(times.op, dict.fromkeys(_OP_FIELDS, 0))
+            for name in _OP_FIELDS:
+                of_op[name] += getattr(times, name)
+        return {
+            "num_steps": self.num_steps,
+            "total_seconds": self.total_seconds,
+            "limit_seconds": self._graph.runs_limit_seconds,
+            "phases": phases,
+            "ops": ops,
+        }
 
     def _clock(self, phase: str) -> Callable[[float], None]:
         def add(seconds: float) -> None:

@@ -25,6 +25,16 @@ class InProcessExecutor:
         self._worker.copy(plan)
         return self._worker.execute(self._batch_builder.build(plan))
 
+    def start(self, plan: _core.SchedulerOutput) -> None:
+        """The same beside the caller: the plan is copied and its batch built when this returns, not computed.
+        REQUIRES: plan is the scheduler's last one; finish() was called since the last start()."""
+        self._worker.copy(plan)
+        self._worker.start(self._batch_builder.build(plan))
+
+    def finish(self) -> _core.SamplerOutput:
+        """Waits for what was started, and raises what it raised."""
+        return self._worker.finish()
+
     def close(self) -> None:
         """Closes the worker."""
         self._worker.close()

@@ -34,10 +34,11 @@ class GgufFile:
     `tensors`: name -> StoredTensor.
     """
 
-    def __init__(self, path: str, metadata: dict[str, object], tensors: dict[str, StoredTensor]) -> None:
-        self.path = path
+    def __init__(self, file: MappedFile, metadata: dict[str, object], tensors: dict[str, StoredTensor]) -> None:
+        self.path = file.path
         self.metadata = metadata
         self.tensors = tensors
+        self.files: tuple[MappedFile, ...] = (file,)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> GgufFile:
@@ -61,11 +62,12 @@ class GgufFile:
             tensors[entry.name] = entry.map(file, data_start, alignment)
         _refuse_overlaps(file, entries)
         _refuse_stray_bytes(file, entries, data_start, alignment)
-        return cls(file.path, metadata, tensors)
+        return cls(file, metadata, tensors)
 
     def close(self) -> None:
         """Lets go of the file; arrays already handed out stay valid."""
         self.tensors = {}
+        self.files = ()
 
     def __enter__(self) -> GgufFile:
         return self

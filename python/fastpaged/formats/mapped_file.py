@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,28 @@ from fastpaged.errors import ModelFormatError, ModelNotFoundError
 from fastpaged.formats.file_kind import REGULAR_FILE, file_kind
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+class FileIdentity(NamedTuple):
+    """Which file, in which state: whatever changes its bytes changes one of these."""
+
+    path: str  # with every link followed
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str, status: os.stat_result) -> FileIdentity:
+        """path: where a file lies whose os.stat() is `status`."""
+        return cls(os.path.realpath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    def holds(self) -> bool:
+        """Whether this file is still there as it was."""
+        try:
+            return FileIdentity.of(self.path, os.stat(self.path)) == self
+        except OSError:
+            return False
 
 
 class MappedFile:
@@ -29,7 +52,9 @@ class MappedFile:
             raise ModelNotFoundError(f"model: {self.path!r} cannot be read as a file: it is {kind}")
         try:
             with open(self.path, "rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
+                status = os.fstat(file.fileno())
+                self.size = status.st_size
+                self.identity = FileIdentity.of(self.path, status)
                 if self.size:  # an empty file cannot be mapped
                     self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
@@ -47,6 +72,11 @@ class MappedFile:
         """
         self.check_unchanged()
         return np.frombuffer(self.map, dtype=np.uint8, count=size, offset=offset)
+
+    def forget_pages(self) -> None:
+        """Takes what was read out of this process's memory; the arrays stay, and read the file again where need be."""
+        if hasattr(self.map, "madvise"):
+            self.map.madvise(mmap.MADV_DONTNEED)
 
     def check_unchanged(self) -> None:
         """Raises ModelFormatError if the file has another size than when it was opened."""

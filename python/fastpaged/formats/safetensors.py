@@ -21,10 +21,11 @@ _KINDS = ("F32", "F16", "BF16")  # the dtypes whose stored bytes are the kinds o
 class SafetensorsFile:
     """The tensors of one .safetensors file, mapped and not copied."""
 
-    def __init__(self, path: str, metadata: dict[str, str], tensors: dict[str, StoredTensor]) -> None:
-        self.path = path
+    def __init__(self, file: MappedFile, metadata: dict[str, str], tensors: dict[str, StoredTensor]) -> None:
+        self.path = file.path
         self.metadata = metadata
         self.tensors = tensors
+        self.files: tuple[MappedFile, ...] = (file,)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
@@ -34,11 +35,12 @@ class SafetensorsFile:
         metadata = _read_metadata(file, header.pop("__metadata__", {}))
         tensors = {name: _read_tensor(file, name, entry, data_start) for name, entry in header.items()}
         _check_layout(file, header, data_start)
-        return cls(file.path, metadata, tensors)
+        return cls(file, metadata, tensors)
 
     def close(self) -> None:
         """Lets go of the file; arrays already handed out stay valid."""
         self.tensors = {}
+        self.files = ()
 
     def __enter__(self) -> SafetensorsFile:
         return self

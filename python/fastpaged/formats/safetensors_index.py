@@ -25,8 +25,9 @@ _SUFFIX = ".safetensors"
 class ShardedSafetensors:
     """The tensors of all the files that an index names, mapped and not copied. `path` is the index's."""
 
-    def __init__(self, path: str, tensors: dict[str, StoredTensor]) -> None:
+    def __init__(self, path: str, files: tuple[MappedFile, ...], tensors: dict[str, StoredTensor]) -> None:
         self.path = path
+        self.files = files
         self.tensors = tensors
 
     @classmethod
@@ -37,18 +38,22 @@ class ShardedSafetensors:
         weight_map = read_weight_map(index)
         tensors: dict[str, StoredTensor] = {}
         homes: dict[str, str] = {}
+        files: list[MappedFile] = []
         for shard in dict.fromkeys(weight_map.values()):
-            for name, stored in _open_shard(index, shard, weight_map).items():
+            opened = _open_shard(index, shard, weight_map)
+            files += opened.files
+            for name, stored in opened.tensors.items():
                 if name in tensors:
                     raise _error(index, name, "one file that holds it", f"it in both {homes[name]!r} and {shard!r}")
                 tensors[name] = stored
                 homes[name] = shard
         _check_homes(index, weight_map, homes)
-        return cls(str(path), tensors)
+        return cls(str(path), tuple(files), tensors)
 
     def close(self) -> None:
         """Lets go of the files; arrays already handed out stay valid."""
         self.tensors = {}
+        self.files = ()
 
 
 def read_weight_map(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -71,13 +76,13 @@ def _is_plain_name(shard: object) -> bool:
     return isinstance(shard, str) and shard.endswith(_SUFFIX) and not set(shard) & set("/\\\0")
 
 
-def _open_shard(index: Path, shard: str, weight_map: Mapping[str, str]) -> dict[str, StoredTensor]:
+def _open_shard(index: Path, shard: str, weight_map: Mapping[str, str]) -> SafetensorsFile:
     path = index.parent / shard
     kind = file_kind(path)
     if kind != REGULAR_FILE:
         name = next(name for name, file in weight_map.items() if file == shard)
         raise _error(index, name, f"the file {shard!r} beside the index", kind or "no such file")
-    return SafetensorsFile.open(path).tensors
+    return SafetensorsFile.open(path)
 
 
 def _check_homes(index: Path, weight_map: Mapping[str, str], homes: Mapping[str, str]) -> None:

@@ -121,7 +121,7 @@ class Falcon:
         return op.linear(a, *layer.o)
 
     def _mlp(self, op: OpSet, h: Value, layer: LayerNormBlock) -> Value:
-        return op.linear(op.activation(op.linear(h, *layer.up), self.config.activation), *layer.down)
+        return op.linear(op.linear(h, *layer.up, self.config.activation), *layer.down)
 
     @classmethod
     def config_from_hf(cls, keys: Keys) -> FalconConfig:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ActivationKind,
         BatchInputs,
         FloatTable,
+        GatedWeight,
         LinearWeight,
         OpSet,
         Table,
@@ -70,7 +71,7 @@ class Gemma3Layer:
     o: LinearWeight
     after_attention_norm: Vector
     mlp_norm: Vector
-    gate_up: LinearWeight
+    gate_up: GatedWeight
     down: LinearWeight
     after_mlp_norm: Vector
 
@@ -122,7 +123,7 @@ class Gemma3:
             a = op.all_reduce(op.linear(a, layer.o))
             x = op.add(x, op.rms_norm(a, layer.after_attention_norm, c.rms_norm_eps, dtype="float32"))
             h = op.rms_norm(x, layer.mlp_norm, c.rms_norm_eps)
-            g = op.gated_activation(op.linear(h, layer.gate_up), c.activation)
+            g = op.gated_linear(h, layer.gate_up, None, c.activation)
             g = op.all_reduce(op.linear(g, layer.down))
             x = op.add(x, op.rms_norm(g, layer.after_mlp_norm, c.rms_norm_eps, dtype="float32"))
         h = op.rms_norm(op.rows(x, batch.sample_rows), w.norm, c.rms_norm_eps)
@@ -284,7 +285,7 @@ def _load_layer(config: Gemma3Config, source: WeightSource, prefix: str) -> Gemm
         o=linear("self_attn.o_proj"),
         after_attention_norm=norm("post_attention_layernorm"),
         mlp_norm=norm("pre_feedforward_layernorm"),
-        gate_up=linear("mlp.gate_proj", "mlp.up_proj"),
+        gate_up=source.gated_linear(f"{prefix}mlp.gate_proj.weight", f"{prefix}mlp.up_proj.weight"),
         down=linear("mlp.down_proj"),
         after_mlp_norm=norm("post_feedforward_layernorm"),
     )

@@ -77,7 +77,7 @@ class Gpt2:
                 scale=c.scales[index],
             )
             x = op.all_reduce(op.linear(a, *layer.o), add=x)
-            h = op.activation(op.linear(op.layer_norm(x, *layer.mlp_norm), *layer.up), c.activation)
+            h = op.linear(op.layer_norm(x, *layer.mlp_norm), *layer.up, c.activation)
             x = op.all_reduce(op.linear(h, *layer.down), add=x)
         return op.linear(op.layer_norm(op.rows(x, batch.sample_rows), *w.norm), w.lm_head)
 

@@ -103,8 +103,8 @@ class GptNeox:
         return op.linear(a, *layer.o)
 
     def _mlp(self, op: OpSet, x: Value, layer: LayerNormBlock) -> Value:
-        up = op.linear(op.layer_norm(x, *layer.mlp_norm), *layer.up)
-        return op.linear(op.activation(up, self.config.activation), *layer.down)
+        h = op.linear(op.layer_norm(x, *layer.mlp_norm), *layer.up, self.config.activation)
+        return op.linear(h, *layer.down)
 
     @classmethod
     def config_from_hf(cls, keys: Keys) -> GptNeoxConfig:

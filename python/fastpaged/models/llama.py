@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fastpaged.config.keys import Keys
     from fastpaged.models.weight_source import WeightSource
-    from fastpaged.ops.op_set import BatchInputs, FloatTable, LinearWeight, OpSet, Table, Value, Vector
+    from fastpaged.ops.op_set import BatchInputs, FloatTable, GatedWeight, LinearWeight, OpSet, Table, Value, Vector
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LlamaLayer:
     o: LinearWeight
     o_bias: Vector | None
     mlp_norm: Vector
-    gate_up: LinearWeight
+    gate_up: GatedWeight
     gate_up_bias: Vector | None
     down: LinearWeight
     down_bias: Vector | None
@@ -86,7 +86,7 @@ class Llama:
             )
             x = op.all_reduce(op.linear(a, layer.o, layer.o_bias), add=x)
             h = op.rms_norm(x, layer.mlp_norm, c.rms_norm_eps)
-            g = op.gated_activation(op.linear(h, layer.gate_up, layer.gate_up_bias), "silu")
+            g = op.gated_linear(h, layer.gate_up, layer.gate_up_bias, "silu")
             x = op.all_reduce(op.linear(g, layer.down, layer.down_bias), add=x)
         h = op.rms_norm(op.rows(x, batch.sample_rows), w.norm, c.rms_norm_eps)
         return op.linear(h, w.lm_head)
@@ -187,7 +187,7 @@ class Llama:
             o=linear("self_attn.o_proj"),
             o_bias=bias(config.output_bias, "self_attn.o_proj"),
             mlp_norm=norm("post_attention_layernorm"),
-            gate_up=linear(*cls.gate_up_names),
+            gate_up=source.gated_linear(*(f"{prefix}{name}.weight" for name in cls.gate_up_names)),
             gate_up_bias=bias(config.mlp_bias, *cls.gate_up_names),
             down=linear("mlp.down_proj"),
             down_bias=bias(config.mlp_bias, "mlp.down_proj"),

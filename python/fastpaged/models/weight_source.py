@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from fastpaged.ops.op_set import FloatTable, LinearWeight, Table, Vector
+    from fastpaged.ops.op_set import FloatTable, GatedWeight, LinearWeight, Table, Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,3 +39,6 @@ class WeightSource(Protocol):
 
     def linear(self, *parts: str | Part) -> LinearWeight:
         """One packed weight of one or more matrices [N_i, K], stacked along N, in the activation dtype."""
+
+    def gated_linear(self, *parts: str | Part) -> GatedWeight:
+        """The same for gated_linear(): all gates, then as many ups."""

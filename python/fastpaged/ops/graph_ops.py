@@ -1,8 +1,9 @@
 """GraphOps: the op set that records a ModelGraph instead of computing.
 
-Values are symbolic. add(x, y) returns Sum(x, y), which costs nothing: the addition is done, in place, by the norm that
-reads the sum, or by an op of its own before anything else reads it. From then on x's buffer holds the sum; x itself no
-longer exists, and using it is an error. soft_cap updates its buffer in the same way.
+Values are symbolic. add(x, y) of a y that linear() has just returned makes that linear add to x's buffer, and y is
+never there. Any other add(x, y) returns Sum(x, y), which costs nothing: the addition is done, in place, by the norm
+that reads the sum, or by an op of its own before anything else reads it. From then on x's buffer holds the sum; x
+itself no longer exists, and using it is an error. soft_cap updates its buffer in the same way.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class GraphOps:
         self._graph = graph
         self._versions: dict[int, int] = {}
         self._added: dict[Sum, Value] = {}  # sums that were added up
+        self._product: Value | None = None  # what the last op has computed, if that is a plain linear
 
     def embedding(
         self,
@@ -95,11 +97,30 @@ class GraphOps:
             self._added_up(source)
         return out
 
-    def linear(self, x: Value | Sum, weight: _core.PackedLinear, bias: FloatArray | None = None) -> Value:
-        """x: activation dtype [rows, in_features]. Returns float32 [rows, out_features]."""
+    def linear(
+        self,
+        x: Value | Sum,
+        weight: _core.PackedLinear,
+        bias: FloatArray | None = None,
+        activation: ActivationKind | None = None,
+    ) -> Value:
+        """x @ weight^T + bias, float32 [rows, out_features]; with an activation, that of it in the activation dtype."""
         source = self._value(x)
-        out = self._new(source.rows, weight.out_features, "float32")
-        self._graph.linear(source.buffer, weight, out.buffer, bias)
+        out = self._new(source.rows, weight.out_features, "float32" if activation is None else self._graph.dtype)
+        self._graph.linear(source.buffer, weight, out.buffer, bias, activation)
+        if activation is None:
+            self._product = out
+        return out
+
+    def gated_linear(
+        self, x: Value | Sum, weight: _core.PackedLinear, bias: FloatArray | None, kind: ActivationKind
+    ) -> Value:
+        """activation(gates) * ups of x @ weight^T + bias, in the activation dtype, [rows, features]."""
+        if not weight.gated:
+            raise ValueError("gated_linear: weight must be packed with its gates beside their ups, got a plain one")
+        source = self._value(x)
+        out = self._new(source.rows, weight.out_features // 2, self._graph.dtype)
+        self._graph.linear(source.buffer, weight, out.buffer, bias, kind)
         return out
 
     def attention(
@@ -137,29 +158,21 @@ class GraphOps:
         )
         return out
 
-    def activation(self, x: Value | Sum, kind: ActivationKind) -> Value:
-        """x: float32 [rows, features]. Returns the activation dtype."""
-        source = self._value(x)
-        out = self._new(source.rows, source.cols, self._graph.dtype)
-        self._graph.activation(source.buffer, kind, out.buffer)
-        return out
-
-    def gated_activation(self, gate_up: Value | Sum, kind: ActivationKind) -> Value:
-        """gate_up: float32 [rows, 2 features], gates first. activation(gate) * up, in the activation dtype."""
-        source = self._value(gate_up)
-        out = self._new(source.rows, source.cols // 2, self._graph.dtype)
-        self._graph.gated_activation(source.buffer, kind, out.buffer)
-        return out
-
     def soft_cap(self, x: Value | Sum, cap: float) -> Value:
         """x: float32. cap * tanh(x / cap), in x's buffer."""
         source = self._value(x)
         self._graph.soft_cap(source.buffer, cap)
         return self._updated(source)
 
-    def add(self, x: Value | Sum, y: Value | Sum) -> Sum:
+    def add(self, x: Value | Sum, y: Value | Sum) -> Value | Sum:
         """x + y, both float32 [rows, hidden]. A pending sum among them is added up first."""
-        return Sum(self._value(x), self._value(y))
+        total = Sum(self._value(x), self._value(y))
+        for base, term in ((total.x, total.y), (total.y, total.x)):
+            if term == self._product and base != term:
+                self._graph.add(base.buffer, term.buffer)
+                self._updated(term)
+                return self._updated(base)
+        return total
 
     def all_reduce(self, y: Value | Sum, *, add: Value | Sum | None = None) -> Value | Sum:
         """y, or add + y: on one worker y is whole already."""
@@ -179,6 +192,7 @@ class GraphOps:
         self._graph.finalize(self._value(output).buffer, max_num_tokens, max_num_samples)
 
     def _new(self, rows: RowKind, cols: int, dtype: str) -> Value:
+        self._product = None
         return Value(self._graph.buffer(rows, cols, dtype), rows, cols, dtype)
 
     def _dtype(self, op: str, precision: Precision) -> str:
@@ -192,6 +206,7 @@ class GraphOps:
         return out
 
     def _updated(self, x: Value) -> Value:
+        self._product = None
         version = x.version + 1
         self._versions[x.buffer] = version
         return Value(x.buffer, x.rows, x.cols, x.dtype, version)

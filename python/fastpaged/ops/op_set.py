@@ -19,6 +19,7 @@ Table = Any  # [rows, hidden] in the activation dtype
 FloatTable = Any  # [rows, columns] float32
 Vector = Any  # [size] float32
 LinearWeight = Any  # [out_features, in_features] in the activation dtype, packed
+GatedWeight = Any  # [2 features, in_features], gates first, packed for gated_linear()
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,15 @@ class OpSet(Protocol):
     ) -> Value:
         """x: float32 [rows, hidden]. (x - mean) / sqrt(variance + eps) * weight + bias."""
 
-    def linear(self, x: Value, weight: LinearWeight, bias: Vector | None = None) -> Value:
-        """x: activation dtype [rows, in_features]. float32 [rows, out_features]."""
+    def linear(
+        self, x: Value, weight: LinearWeight, bias: Vector | None = None, activation: ActivationKind | None = None
+    ) -> Value:
+        """x: activation dtype [rows, in_features]. x @ weight^T + bias, float32 [rows, out_features]; with an
+        activation, that of it in the activation dtype."""
+
+    def gated_linear(self, x: Value, weight: GatedWeight, bias: Vector | None, kind: ActivationKind) -> Value:
+        """x: activation dtype [rows, in_features]. activation(gates) * ups of x @ weight^T + bias, in the activation
+        dtype, [rows, features]."""
 
     def attention(
         self,
@@ -86,17 +94,11 @@ class OpSet(Protocol):
         a query sees, its own included; 0: all. Returns the activation dtype, [tokens, num_heads * head_dim].
         """
 
-    def activation(self, x: Value, kind: ActivationKind) -> Value:
-        """x: float32 [rows, features]. Returns the activation dtype."""
-
-    def gated_activation(self, gate_up: Value, kind: ActivationKind) -> Value:
-        """gate_up: float32 [rows, 2 features], gates first. activation(gate) * up, in the activation dtype."""
-
     def soft_cap(self, x: Value, cap: float) -> Value:
         """x: float32. cap * tanh(x / cap); x itself no longer exists."""
 
     def add(self, x: Value, y: Value) -> Value:
-        """x + y, both float32 [rows, hidden]. x itself no longer exists once the sum is read."""
+        """x + y, both float32 [rows, hidden]. x and y themselves no longer exist."""
 
     def all_reduce(self, y: Value, *, add: Value | None = None) -> Value:
         """y, summed over the workers (on one worker it is whole already); with `add`, add + y, as by add()."""

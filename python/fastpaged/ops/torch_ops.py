@@ -81,11 +81,25 @@ class TorchOps:
         """x: float32 [rows, hidden]. (x - mean) / sqrt(variance + eps) * weight + bias."""
         return self._rounded(functional.layer_norm(x, weight.shape, weight, bias, eps), dtype)
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """x: activation dtype [rows, in_features]. float32 [rows, out_features]."""
-        if x.dtype != self._dtype or weight.dtype != self._dtype:
-            raise ValueError(f"linear: x and weight must be {self._dtype}, got {x.dtype} and {weight.dtype}")
-        return functional.linear(x.float(), weight.float(), bias)  # products of bfloat16 are exact in float32
+    def linear(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        activation: ActivationKind | None = None,
+    ) -> torch.Tensor:
+        """x @ weight^T + bias, float32 [rows, out_features]; with an activation, that of it in the activation dtype."""
+        y = self._product("linear", x, weight, bias)
+        return y if activation is None else _activation(activation)(y).to(self._dtype)
+
+    def gated_linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: ActivationKind
+    ) -> torch.Tensor:
+        """activation(gates) * ups of x @ weight^T + bias, in the activation dtype, [rows, features]."""
+        if len(weight) % 2:
+            raise ValueError(f"gated_linear: weight must have as many gates as ups, got {len(weight)} rows in all")
+        gate, up = self._product("gated_linear", x, weight, bias).chunk(2, dim=1)
+        return (_activation(kind)(gate) * up).to(self._dtype)
 
     def attention(
         self,
@@ -120,15 +134,6 @@ class TorchOps:
             scale=scale, window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes,
         )  # fmt: skip
 
-    def activation(self, x: torch.Tensor, kind: ActivationKind) -> torch.Tensor:
-        """x: float32 [rows, features]. Returns the activation dtype."""
-        return _activation(kind)(x).to(self._dtype)
-
-    def gated_activation(self, gate_up: torch.Tensor, kind: ActivationKind) -> torch.Tensor:
-        """gate_up: float32 [rows, 2 features], gates first. activation(gate) * up, in the activation dtype."""
-        gate, up = gate_up.chunk(2, dim=1)
-        return (_activation(kind)(gate) * up).to(self._dtype)
-
     def soft_cap(self, x: torch.Tensor, cap: float) -> torch.Tensor:
         """x: float32. cap * tanh(x / cap)."""
         return cap * torch.tanh(x / cap)
@@ -148,6 +153,11 @@ class TorchOps:
         if sample_rows != "sample_rows":
             raise ValueError(f"rows: sample_rows must be the batch's sample_rows, got {sample_rows!r}")
         return x[self._batch.sample_rows]
+
+    def _product(self, op: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if x.dtype != self._dtype or weight.dtype != self._dtype:
+            raise ValueError(f"{op}: x and weight must be {self._dtype}, got {x.dtype} and {weight.dtype}")
+        return functional.linear(x.float(), weight.float(), bias)  # products of bfloat16 are exact in float32
 
     def _rounded(self, x: torch.Tensor, dtype: Precision) -> torch.Tensor:
         return x if dtype == "float32" else x.to(self._dtype)

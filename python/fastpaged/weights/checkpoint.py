@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fastpaged.config import ModelConfig
+    from fastpaged.formats.mapped_file import MappedFile
     from fastpaged.models.registry import Model
 
 
 class WeightFiles(Protocol):
-    """Open files of one format: `path` for messages, and what is stored in them by its name there."""
+    """Open files of one format: `path` for messages, the files, and what is stored in them by its name there."""
 
     path: str
+    files: tuple[MappedFile, ...]
     tensors: dict[str, StoredTensor]
 
     def close(self) -> None:
@@ -79,6 +81,16 @@ class Checkpoint:
             original[where.rows] = np.arange(len(where.rows))
             stored = rows_of(stored, original)
         return stored
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """That hold the tensors; none after close()."""
+        return self._file.files
+
+    def forget_pages(self) -> None:
+        """Takes what was read of the files out of this process's memory; tensors stay valid."""
+        for file in self._file.files:
+            file.forget_pages()
 
     def where(self, name: str) -> GgufName:
         """How the tensor of this Hugging Face name is called and laid out in the file."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fastpaged.config import ModelConfig
+    from fastpaged.formats.mapped_file import MappedFile
 
 _NUM_VALUES = 256  # that a random weight may have: it is looked up by a random byte
 
@@ -26,6 +27,7 @@ class _NoFiles:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.files: tuple[MappedFile, ...] = ()
         self.tensors: dict[str, StoredTensor] = {}
 
     def close(self) -> None:

@@ -19,12 +19,13 @@ from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, rows_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from fastpaged.config import DType, ModelConfig
     from fastpaged.formats import StoredTensor
-    from fastpaged.ops.op_set import LinearWeight
+    from fastpaged.ops.op_set import GatedWeight, LinearWeight
     from fastpaged.progress import ProgressCallback
+    from fastpaged.weights.packed_weights import PackedWeights
 
 Array = npt.NDArray[Any]  # uint16 (the bits of bfloat16) or float32
 
@@ -37,19 +38,23 @@ def load_model(
     dtype: DType = "bfloat16",
     max_model_len: int | None = None,
     pack: Callable[[list[Array]], LinearWeight] | None = None,
+    packed: PackedWeights | None = None,
 ) -> Model[Any]:
     """source: an open checkpoint, which stays open, or a path as for open_checkpoint().
 
     progress is called with ("loading weights", done, total) after every weight. dtype: of matrices and activations.
     max_model_len: positions of the rotary table; None for as many as the model was trained for. pack: what the matrices
-    [N_i, K] of a linear layer become, which are valid during the call; None: packed for the device. Matrices that are
+    [N_i, K] of a linear layer become, which are valid during the call; None: packed for the device. packed: of the same
+    checkpoint, device and dtype, with pack None: takes what is there, and remembers what is made. Matrices that are
     rounded to bfloat16 are logged once: float16 in a warning, float32 in an info. Raises ModelFormatError before
     anything is loaded if a tensor is missing, has another shape than the config says, or is none of the model's.
     """
     if not isinstance(source, Checkpoint):
         checkpoint = open_checkpoint(source)
         try:
-            return load_model(checkpoint, device, progress, dtype=dtype, max_model_len=max_model_len, pack=pack)
+            return load_model(
+                checkpoint, device, progress, dtype=dtype, max_model_len=max_model_len, pack=pack, packed=packed
+            )
         finally:
             checkpoint.close()
     config = source.config
@@ -59,7 +64,10 @@ def load_model(
     if dtype == "bfloat16":
         _tell_of_rounding(source, shapes)
     loader = Loader(source, len(shapes), device, dtype, pack, progress)
-    return family.load(config, loader, max_model_len or config.max_position_embeddings)
+    weights = loader if packed is None else packed.source(loader)
+    model = family.load(config, weights, max_model_len or config.max_position_embeddings)
+    source.forget_pages()
+    return model
 
 
 def weight_bytes(config: ModelConfig, dtype: DType) -> int:
@@ -106,8 +114,12 @@ def _tell_of_rounding(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]]
             )
 
 
+_BYTES_IN_MEMORY = 1 << 26  # of model files, beside the weight that is being loaded
+
+
 class Loader:
-    """The WeightSource of one load. Dequantised values pass through one scratch array, reused from weight to weight."""
+    """The WeightSource of one load. Dequantised values pass through one scratch array, reused from weight to weight;
+    what was read of the files leaves memory again as the load goes on."""
 
     def __init__(
         self,
@@ -122,24 +134,30 @@ class Loader:
         self._num_weights = num_weights
         self._device = device
         self._pack = pack or (lambda parts: _core.PackedLinear(device, parts, dtype))
+        self._pack_gated = pack or (lambda parts: _core.PackedLinear(device, parts, dtype, gated=True))
+        self._may_lend = pack is None
         self._progress = progress
         self._loaded: set[str] = set()
         self._tables: dict[str, Array] = {}
         self._element: type[np.uint16] | type[np.float32] = np.uint16 if dtype == "bfloat16" else np.float32
         self._own_kind = "BF16" if dtype == "bfloat16" else "F32"
         self._scratch: Array = np.empty(0, self._element)
+        self._bytes_read = 0  # since pages of the files were last let go of
 
     def table(self, name: str) -> Array:
-        """[rows, columns] in the dtype of the computation."""
-        out = self._dequantized(self._checkpoint.tensor(name), self._element)
+        """[rows, columns] in the dtype of the computation: the file itself where it lies there so, for few of its rows
+        are ever read."""
+        stored = self._checkpoint.tensor(name)
+        view = self._view(stored) if self._may_lend else None
+        out = self._dequantized(stored, self._element) if view is None else view
         self._tables[name] = out
-        self._report(name)
+        self.report([name])
         return out
 
     def float_table(self, name: str) -> npt.NDArray[np.float32]:
         """[rows, columns]"""
         out = self._dequantized(self._checkpoint.tensor(name), np.float32)
-        self._report(name)
+        self.report([name])
         return out
 
     def vector(self, *parts: str | Part) -> npt.NDArray[np.float32]:
@@ -148,7 +166,7 @@ class Loader:
         for part in map(_part, parts):
             vector = self._dequantized(self._stored(part), np.float32)
             vectors.append(vector - np.float32(1) if self._checkpoint.where(part.name).minus_one else vector)
-            self._report(part.name)
+        self.report(parts)
         return np.concatenate(vectors)
 
     def linear(self, *parts: str | Part) -> LinearWeight:
@@ -158,12 +176,22 @@ class Loader:
             packed = self._pack([self._tables[wanted[0].name]])
         else:
             packed = self._pack(self._matrices(wanted))
-        self._report(*(part.name for part in wanted))
+        self._forget_pages()
+        self.report(parts)
+        return packed
+
+    def gated_linear(self, *parts: str | Part) -> GatedWeight:
+        """All parts, gates before ups, packed."""
+        wanted = [_part(part) for part in parts]
+        packed = self._pack_gated(self._matrices(wanted))
+        self._forget_pages()
+        self.report(parts)
         return packed
 
     def _stored(self, part: Part) -> StoredTensor:
         """Still as bytes; with the part's rows, unless they are columns of the file yet."""
         stored = self._checkpoint.tensor(part.name)
+        self._bytes_read += stored.data.nbytes
         return stored if part.rows is None or self._is_transposed(part) else rows_of(stored, part.rows)
 
     def _matrices(self, parts: list[Part]) -> list[Array]:
@@ -185,6 +213,12 @@ class Loader:
             begin += size
         return matrices
 
+    def _forget_pages(self) -> None:
+        """Now and then, for each time costs a little."""
+        if self._bytes_read > _BYTES_IN_MEMORY:
+            self._checkpoint.forget_pages()
+            self._bytes_read = 0
+
     def _is_transposed(self, part: Part) -> bool:
         return part.transposed != self._checkpoint.where(part.name).transposed
 
@@ -203,9 +237,9 @@ class Loader:
         values = stored.data.view(self._element).reshape(stored.shape)
         return values if values.flags.aligned else None
 
-    def _report(self, *names: str) -> None:
-        """A weight used twice, as a tied embedding is, counts once."""
-        self._loaded.update(names)
+    def report(self, parts: Iterable[str | Part]) -> None:
+        """These are loaded. A weight used twice, as a tied embedding is, counts once."""
+        self._loaded.update(_part(part).name for part in parts)
         if self._progress is not None:
             self._progress("loading weights", len(self._loaded), self._num_weights)
 

@@ -14,6 +14,8 @@ from fastpaged.start_up import StartUp
 from fastpaged.weights.checkpoint import Checkpoint, open_checkpoint, read_config
 from fastpaged.weights.dummy import DummyCheckpoint
 from fastpaged.weights.loader import load_model, weight_bytes
+from fastpaged.weights.packed_cache import PackedCache
+from fastpaged.weights.packed_weights import PackedWeights
 from fastpaged.worker.free_memory import free_memory_bytes
 from fastpaged.worker.kv_memory import KVMemory
 from fastpaged.worker.kv_sizing import Memory, fitted_max_model_len, num_host_blocks, num_kv_blocks
@@ -49,8 +51,14 @@ class Worker:
             _check_head_dim(config, self.model_config)
             self._size_kv_memory(config)
             with start_up.phase("loading weights"):
+                packed = _packed_weights(config, checkpoint, self.device, self.dtype)
                 model = load_model(
-                    checkpoint, self.device, progress, dtype=self.dtype, max_model_len=self.max_model_len
+                    checkpoint,
+                    self.device,
+                    progress,
+                    dtype=self.dtype,
+                    max_model_len=self.max_model_len,
+                    packed=packed,
                 )
         finally:
             checkpoint.close()
@@ -62,6 +70,8 @@ class Worker:
             self.graph = _record(model, self.device, self.dtype, config)
             self.graph.bind_kv_cache(self.kv_memory.array)
         self._sampler = _core.Sampler(self.device)
+        self._thread = _core.StepThread() if config.async_scheduling else None
+        self._cache_writer = None if packed is None else packed.write_later()
 
     def _size_kv_memory(self, config: EngineConfig) -> None:
         """Before the weights are loaded, so that what cannot fit is said at once."""
@@ -78,23 +88,62 @@ class Worker:
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         """Computes the batch and samples its rows. Releases the GIL."""
         self.graph.run(batch)
+        return self.sample(batch)
+
+    def sample(self, batch: _core.Batch) -> _core.SamplerOutput:
+        """Samples the rows of the batch that the graph has just run. Releases the GIL."""
         return self._sampler.sample(self.graph.output, batch)
+
+    def start(self, batch: _core.Batch) -> None:
+        """Begins to execute the batch, and returns: its arrays stay as they are until finish(). Copies of blocks that
+        it needs have been made. REQUIRES: config.async_scheduling; what was started before is finished."""
+        assert self._thread is not None
+        self.graph.start(self._thread, self._sampler, batch)
+
+    def finish(self) -> _core.SamplerOutput:
+        """Waits for what was started; raises what it raised. Releases the GIL."""
+        assert self._thread is not None
+        return self._thread.finish()
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab_size] of the last batch: a view, overwritten by the next one."""
         return self.graph.output
 
+    @property
+    def is_keeping_weights(self) -> bool:
+        """Whether packed weights are still to be written for the next start: close() would wait for that."""
+        return self._cache_writer is not None and not self._cache_writer.has_ended
+
+    def keep_no_weights(self) -> None:
+        """Leaves no packed weights for the next start, unless they are written already. Idempotent."""
+        if self._cache_writer is not None:
+            self._cache_writer.cancel()
+
     def close(self) -> None:
-        """Frees weights and KV memory (arrays taken from kv_memory keep that alive). Idempotent; no use after it."""
-        for name in ("graph", "kv_memory", "_sampler"):
-            self.__dict__.pop(name, None)
+        """Frees weights and KV memory (arrays taken from kv_memory keep that alive), once what was started is finished
+        and packed weights that are to be kept for the next start are written. Ctrl-C meanwhile keeps none, and frees
+        all the same. Idempotent; no use after it."""
+        try:
+            if self._cache_writer is not None:
+                self._cache_writer.close()
+        finally:
+            for name in ("_thread", "graph", "kv_memory", "_sampler"):
+                self.__dict__.pop(name, None)
 
 
 def _open(config: EngineConfig) -> Checkpoint:
     if config.load_format == "dummy":
         return DummyCheckpoint(config.model, read_config(Path(config.model), config.hf_overrides))
     return open_checkpoint(config.model, load_format=config.load_format, overrides=config.hf_overrides)
+
+
+def _packed_weights(
+    config: EngineConfig, checkpoint: Checkpoint, device: _core.CpuDevice, dtype: DType
+) -> PackedWeights | None:
+    """None where there is nothing to keep, or nowhere to keep it."""
+    cache = PackedCache.from_environment() if config.packed_cache and config.load_format != "dummy" else None
+    return None if cache is None else PackedWeights(cache, checkpoint, device, dtype)
 
 
 def _cpu_device(config: EngineConfig) -> _core.CpuDevice:

@@ -9,6 +9,7 @@
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/base/thread_pool.h"
+#include "waits_for.h"
 
 namespace fastpaged {
 namespace {
@@ -68,6 +69,44 @@ TEST_CASE("thread numbers are below num_threads and no two threads share one") {
     busy[static_cast<std::size_t>(thread)].fetch_sub(1);
   });
   CHECK_FALSE(shared);
+}
+
+TEST_CASE("each thread begins with its own range of neighbouring tiles") {
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    std::vector<std::int64_t> first(static_cast<std::size_t>(threads), -1);
+    std::atomic<int> begun{0};
+    std::atomic<bool> all_begun{true};
+    pool.parallel_for(3 * threads + 1, [&](std::int64_t tile, int thread) {
+      auto& of_thread = first[static_cast<std::size_t>(thread)];
+      if (of_thread < 0) {
+        of_thread = tile;
+        ++begun;
+      }
+      // Nobody takes a second tile before all have their first.
+      if (!testing::waits_for([&] { return begun >= threads; })) {
+        all_begun = false;
+      }
+    });
+    CHECK(all_begun);
+    for (int thread = 0; thread < threads; ++thread) {
+      CHECK(first[static_cast<std::size_t>(thread)] == (thread == 0 ? 0 : 3 * thread + 1));
+    }
+  }
+}
+
+TEST_CASE("a thread whose tiles are done takes those of one that is held up") {
+  ThreadPool pool(2);
+  std::atomic<int> done{0};
+  bool others_done = false;
+  pool.parallel_for(10, [&](std::int64_t tile, int) {
+    if (tile == 0) {
+      others_done = testing::waits_for([&] { return done == 9; });
+    }
+    ++done;
+  });
+  CHECK(others_done);
+  CHECK(done == 10);
 }
 
 TEST_CASE("the exception of a tile reaches the caller and the pool goes on") {

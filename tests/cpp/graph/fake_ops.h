@@ -68,16 +68,32 @@ inline void fake_layer_norm(const LayerNormParams& p, ThreadPool& /*pool*/) {
   }
 }
 
+inline float fake_activate(Activation activation, float x) {
+  return x * (1.0F + 0.25F * static_cast<float>(activation));
+}
+
+// Whatever it is packed as, a weight is [N, K] float32.
 inline void fake_linear(const LinearParams& p, ThreadPool& /*pool*/) {
   const std::int64_t k = p.weight->in_features();
+  const std::int64_t num_outs = p.out.shape[1];
   const float* weight = reinterpret_cast<const float*>(p.weight->data());
+  const auto product = [&](std::int64_t t, std::int64_t n) {
+    float sum = p.bias.empty() ? 0.0F : p.bias.ptr<float>()[n];
+    for (std::int64_t i = 0; i < k; ++i) {
+      sum += get(p.x, t, i) * weight[n * k + i];
+    }
+    return sum;
+  };
   for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
-    for (std::int64_t n = 0; n < p.out.shape[1]; ++n) {
-      float sum = p.bias.empty() ? 0.0F : p.bias.ptr<float>()[n];
-      for (std::int64_t i = 0; i < k; ++i) {
-        sum += get(p.x, t, i) * weight[n * k + i];
+    for (std::int64_t n = 0; n < num_outs; ++n) {
+      float y = product(t, n);
+      if (p.activation) {
+        y = fake_activate(*p.activation, y);
       }
-      p.out.row<float>(t)[n] = sum;
+      if (p.weight->gated()) {
+        y -= 0.5F * product(t, num_outs + n);
+      }
+      put(p.out, t, n, p.adds ? get(p.out, t, n) + y : y);
     }
   }
 }
@@ -118,14 +134,6 @@ inline void fake_paged_attention(const PagedAttentionParams& p, ThreadPool& /*po
   }
 }
 
-inline void fake_activation(const ActivationParams& p, ThreadPool& /*pool*/) {
-  for (std::int64_t t = 0; t < p.out.shape[0]; ++t) {
-    for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
-      put(p.out, t, c, p.x.row<float>(t)[c] * (1.0F + 0.25F * static_cast<float>(p.activation)));
-    }
-  }
-}
-
 inline void fake_soft_cap(const SoftCapParams& p, ThreadPool& /*pool*/) {
   for (std::int64_t t = 0; t < p.x.shape[0]; ++t) {
     for (std::int64_t c = 0; c < p.x.shape[1]; ++c) {
@@ -142,15 +150,6 @@ inline void fake_add(const AddParams& p, ThreadPool& /*pool*/) {
   }
 }
 
-inline void fake_gated_activation(const GatedActivationParams& p, ThreadPool& /*pool*/) {
-  for (std::int64_t t = 0; t < p.out.shape[0]; ++t) {
-    for (std::int64_t c = 0; c < p.out.shape[1]; ++c) {
-      const float* gate_up = p.gate_up.row<float>(t);
-      put(p.out, t, c, gate_up[c] * (1.0F + static_cast<float>(p.activation)) - 0.5F * gate_up[p.out.shape[1] + c]);
-    }
-  }
-}
-
 inline void fake_gather_rows(const GatherRowsParams& p, ThreadPool& /*pool*/) {
   for (std::int64_t r = 0; r < p.out.shape[0]; ++r) {
     std::memcpy(p.out.row<float>(r), p.x.row<float>(p.rows.ptr<std::int32_t>()[r]),
@@ -162,17 +161,18 @@ inline const OpTable& fake_ops() {
   static const OpTable table = {
       .isa = "fake",
       .pack_linear = nullptr,
+      .pack_gated_linear = nullptr,
+      .packed_bytes = nullptr,
       .embedding = fake_embedding,
       .rms_norm = fake_rms_norm,
       .layer_norm = fake_layer_norm,
       .linear = fake_linear,
       .rotary_cache_write = fake_rotary_cache_write,
       .paged_attention = fake_paged_attention,
-      .activation = fake_activation,
-      .gated_activation = fake_gated_activation,
       .soft_cap = fake_soft_cap,
       .add = fake_add,
       .gather_rows = fake_gather_rows,
+      .logit_passes = nullptr,  // a graph samples nothing
   };
   return table;
 }

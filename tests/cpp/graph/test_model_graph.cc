@@ -30,8 +30,8 @@ std::vector<float> logits(const ModelGraph& graph) {
   return {view.ptr<float>(), view.ptr<float>() + view.shape[0] * view.shape[1]};
 }
 
-// A random pass: layers of attention and of gated or plain blocks, their sums added up by a norm, by an add of its own,
-// or behind a norm in float32; some values read late.
+// A random pass: layers of attention and of gated or plain blocks, their sums added up by the linear that makes them,
+// by a norm, by an add of its own, or behind a norm in float32; some values read late.
 BufferId record_random(TwinGraph& twin, std::int32_t num_layers, const TensorView& kv) {
   std::mt19937& random = twin.weights.random();
   const std::int64_t hidden = 4 + static_cast<std::int64_t>(random() % 13);
@@ -44,13 +44,21 @@ BufferId record_random(TwinGraph& twin, std::int32_t num_layers, const TensorVie
     const BufferId o = twin.linear(a, hidden);
     if (random() % 3 == 0) {  // beside the block that follows
       twin.add(x, o);
+    } else if (random() % 3 == 0) {  // o is read once more, so that something stands between
+      h = twin.rms_norm(o, nullptr);
+      twin.add(x, o);
     } else {
       h = random() % 2 == 0 ? twin.rms_norm(x, &o) : twin.layer_norm(x, &o);
     }
     const BufferId block_input = layer + 1 < num_layers ? h : early;
-    const BufferId g = random() % 2 == 0 ? twin.gated_activation(twin.linear(block_input, 2 * (1 + layer % 5)))
-                                         : twin.activation(twin.linear(block_input, 3));
+    const BufferId g =
+        random() % 2 == 0 ? twin.gated_linear(block_input, 1 + layer % 5) : twin.activated_linear(block_input, 3);
     BufferId d = twin.linear(g, hidden);
+    if (random() % 3 == 0) {
+      twin.add(x, d);
+      h = twin.rms_norm(x, nullptr);
+      continue;
+    }
     if (random() % 2 == 0) {
       d = twin.rms_norm(d, nullptr, true);
     }
@@ -207,6 +215,11 @@ TEST_CASE("recording names what does not fit, with both values") {
   CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 17), {}, y); }), {"in_features", "17", "16"}));
   CHECK(says(error_of([&] { graph.linear(h, weights.packed(47, 16), {}, y); }), {"out", "47", "48"}));
   CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 16, "other"), {}, y); }), {"other", "fake"}));
+  CHECK(says(error_of([&] { graph.linear(h, weights.packed(48, 16), {}, y, Activation::kSilu); }),
+             {"linear: out", "[tokens, 48] bfloat16", "[tokens, 48] float32"}));
+  const PackedLinear& gated = weights.packed(48, 16, "fake", DType::kBFloat16, /*gated=*/true);
+  CHECK(says(error_of([&] { graph.linear(h, gated, {}, y); }), {"a gated weight must have an activation"}));
+  CHECK(says(error_of([&] { graph.linear(h, gated, {}, y, Activation::kSilu); }), {"linear: out", "[tokens, 24] bf"}));
   graph.linear(h, weights.packed(48, 16), {}, y);
 
   const BufferId q = graph.buffer(RowKind::kTokens, 16, DType::kBFloat16);

@@ -47,7 +47,8 @@ constexpr std::int64_t kRealBlockSize = 16;
 constexpr std::int64_t kRealBlocks = 130;
 
 // One layer of a model with every op and option in it, for a real op table.
-BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& square) {
+BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const PackedLinear& square,
+                      const PackedLinear& gated) {
   const DType dtype = graph.activation_dtype();
   const auto tokens = [&](std::int64_t cols, DType of) { return graph.buffer(RowKind::kTokens, cols, of); };
   const BufferId x = tokens(64, DType::kFloat32);
@@ -69,14 +70,17 @@ BufferId record_layer(ModelGraph& graph, testing::Weights& weights, const Packed
   graph.paged_attention(q, 0, {.scale = 0.25F, .soft_cap = 5.0F, .window = 700, .alibi_slopes = weights.vector(2)},
                         windowed);
   graph.add(x, qkv);
-  const BufferId inner = tokens(64, DType::kFloat32);
+  const BufferId inner = tokens(64, dtype);
   graph.rms_norm(x, nullptr, weights.vector(64), 1e-5F, inner);
   const BufferId active = tokens(64, dtype);
-  graph.activation(inner, Activation::kGelu, active);
-  const BufferId gate_up = tokens(64, DType::kFloat32);
-  graph.linear(active, square, {}, gate_up);
-  graph.gated_activation(gate_up, Activation::kSilu, tokens(32, dtype));
-  graph.rms_norm(x, &gate_up, weights.vector(64), 1e-5F, tokens(64, dtype));
+  graph.linear(inner, square, weights.vector(64), active, Activation::kGelu);
+  graph.linear(active, gated, {}, tokens(32, dtype), Activation::kSilu);
+  const BufferId folded = tokens(64, DType::kFloat32);
+  graph.linear(active, square, {}, folded);
+  graph.add(x, folded);
+  const BufferId apart = tokens(64, DType::kFloat32);
+  graph.linear(active, square, {}, apart);
+  graph.rms_norm(x, &apart, weights.vector(64), 1e-5F, tokens(64, dtype));
   graph.soft_cap(x, 30.0F);
   const BufferId rows = graph.buffer(RowKind::kSamples, 64, DType::kFloat32);
   graph.gather_rows(x, rows);
@@ -121,9 +125,10 @@ TEST_CASE("with the real ops a run allocates nothing once it has seen its larges
       testing::Weights weights(1);
       const std::vector<TensorView> parts = {weights.matrix(64, 64)};
       const PackedLinear square = ops.pack_linear(parts, dtype, pool);
+      const PackedLinear gated = ops.pack_gated_linear(parts, dtype, pool);
       std::vector<float> kv(static_cast<std::size_t>(kRealBlocks * 2 * kRealBlockSize * kRealHeadDim));
       ModelGraph graph(ops, pool, dtype);
-      const BufferId output = record_layer(graph, weights, square);
+      const BufferId output = record_layer(graph, weights, square, gated);
       graph.finalize(output, 512, 4);
       graph.bind_kv_cache(TensorView::dense(kv.data(), dtype, {kRealBlocks, 1, 2, 1, kRealBlockSize, kRealHeadDim}));
       for (const RealBatch& step : steps) {

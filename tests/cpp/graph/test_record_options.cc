@@ -221,11 +221,15 @@ TEST_CASE("describe says every option") {
   r.graph.embedding(r.weights.bfloat16(kVocab, 48), r.weights.matrix(7, 48), 3.5F, r.buffer(48));
   r.graph.soft_cap(r.x, 30.0F);
   r.graph.add(r.x, 2);
-  r.graph.activation(r.x, Activation::kRelu, r.buffer(48, DType::kBFloat16));
+  r.graph.linear(r.h, r.weights.packed(48, 48), r.weights.vector(48), r.buffer(48, DType::kBFloat16),
+                 Activation::kRelu);
+  r.graph.linear(r.h, r.weights.packed(48, 48, "fake", DType::kBFloat16, /*gated=*/true), {},
+                 r.buffer(24, DType::kBFloat16), Activation::kSilu);
   const std::string text = r.graph.describe();
-  for (const char* part :
-       {"graph for fake in bfloat16: 6 nodes", "2: embedding vocab=11 scale=3.5 positions=7 -> #2",
-        "3: soft_cap cap=30  #0 -> #0 [T, 48] float32", "4: add  #0 += #2 -> #0", "5: activation relu  #0 -> #3"}) {
+  for (const char* part : {"graph for fake in bfloat16: 7 nodes", "2: embedding vocab=11 scale=3.5 positions=7 -> #2",
+                           "3: soft_cap cap=30  #0 -> #0 [T, 48] float32", "4: add  #0 += #2 -> #0",
+                           "5: linear weight=[48, 48] bias relu  #1 -> #3 [T, 48] bfloat16",
+                           "6: linear weight=[48, 48] gated silu  #1 -> #4 [T, 24] bfloat16"}) {
     CAPTURE(part);
     CHECK(text.find(part) != std::string::npos);
   }

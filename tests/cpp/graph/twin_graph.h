@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -49,9 +50,10 @@ class Weights {
     return TensorView::dense(vector(rows * cols).data, DType::kFloat32, {rows, cols});
   }
   const PackedLinear& packed(std::int64_t out_features, std::int64_t in_features, const char* isa = "fake",
-                             DType dtype = DType::kBFloat16) {
+                             DType dtype = DType::kBFloat16, bool gated = false) {
     const std::size_t num_values = static_cast<std::size_t>(out_features * in_features);
-    PackedLinear& weight = packed_.emplace_back(out_features, in_features, dtype, num_values * sizeof(float), isa);
+    PackedLinear& weight =
+        packed_.emplace_back(out_features, in_features, dtype, num_values * sizeof(float), isa, gated);
     for (std::size_t i = 0; i < num_values; ++i) {
       reinterpret_cast<float*>(weight.data())[i] = value();
     }
@@ -151,14 +153,15 @@ class TwinGraph {
     return out;
   }
   BufferId linear(BufferId x, std::int64_t cols) {
-    const PackedLinear& weight = weights.packed(cols, at(x).cols, "fake", dtype_);
-    const TensorView bias = chance() ? weights.vector(cols) : TensorView{};
-    const BufferId out = buffer(at(x).rows, cols, DType::kFloat32);
-    graph.linear(x, weight, bias, out);
-    steps_.push_back([=, this, &weight](const Batch&) {
-      fake_linear({.x = view(x), .weight = &weight, .bias = bias, .out = view(out)}, pool_);
-    });
-    return out;
+    return linear(x, weights.packed(cols, at(x).cols, "fake", dtype_), {}, cols, DType::kFloat32);
+  }
+  BufferId activated_linear(BufferId x, std::int64_t cols) {
+    const Activation kind = chance() ? Activation::kGelu : Activation::kRelu;
+    return linear(x, weights.packed(cols, at(x).cols, "fake", dtype_), kind, cols, dtype_);
+  }
+  BufferId gated_linear(BufferId x, std::int64_t cols) {
+    const Activation kind = chance() ? Activation::kSilu : Activation::kGeluTanh;
+    return linear(x, weights.packed(2 * cols, at(x).cols, "fake", dtype_, /*gated=*/true), kind, cols, dtype_);
   }
   BufferId attention(BufferId qkv, std::int32_t layer, TensorView kv) {
     const std::int64_t q_cols = at(qkv).cols - 2 * kHeadDim;
@@ -207,23 +210,6 @@ class TwinGraph {
     });
     return out;
   }
-  BufferId activation(BufferId x) {
-    const BufferId out = buffer(at(x).rows, at(x).cols, dtype_);
-    const Activation kind = chance() ? Activation::kGelu : Activation::kRelu;
-    graph.activation(x, kind, out);
-    steps_.push_back(
-        [=, this](const Batch&) { fake_activation({.x = view(x), .out = view(out), .activation = kind}, pool_); });
-    return out;
-  }
-  BufferId gated_activation(BufferId gate_up) {
-    const BufferId out = buffer(at(gate_up).rows, at(gate_up).cols / 2, dtype_);
-    const Activation kind = chance() ? Activation::kSilu : Activation::kGeluTanh;
-    graph.gated_activation(gate_up, kind, out);
-    steps_.push_back([=, this](const Batch&) {
-      fake_gated_activation({.gate_up = view(gate_up), .out = view(out), .activation = kind}, pool_);
-    });
-    return out;
-  }
   void soft_cap(BufferId x) {
     graph.soft_cap(x, 30.0F);
     steps_.push_back([=, this](const Batch&) { fake_soft_cap({.x = view(x), .cap = 30.0F}, pool_); });
@@ -266,6 +252,16 @@ class TwinGraph {
     const std::int64_t max_rows = rows == RowKind::kTokens ? kMaxTokens : kMaxSamples;
     owned_.push_back({rows, cols, dtype, std::vector<float>(static_cast<std::size_t>(max_rows * cols))});
     return id;
+  }
+  BufferId linear(BufferId x, const PackedLinear& weight, std::optional<Activation> activation, std::int64_t cols,
+                  DType dtype) {
+    const TensorView bias = chance() ? weights.vector(weight.out_features()) : TensorView{};
+    const BufferId out = buffer(at(x).rows, cols, dtype);
+    graph.linear(x, weight, bias, out, activation);
+    steps_.push_back([=, this, &weight](const Batch&) {
+      fake_linear({.x = view(x), .weight = &weight, .bias = bias, .out = view(out), .activation = activation}, pool_);
+    });
+    return out;
   }
   bool chance() { return weights.random()() % 2 == 0; }
   Owned& at(BufferId id) { return owned_[static_cast<std::size_t>(id)]; }

@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +33,10 @@ struct Step {
   std::vector<std::int32_t> context_lens;
   PagedAttentionParams params;
 };
+
+std::int64_t num_apart(const AttentionPlan& plan) {
+  return std::ranges::count_if(plan.works, [](const AttentionWork& work) { return work.partials >= 0; });
+}
 
 TEST_CASE("a decode step far into the context costs the spans of its window") {
   Step step(1, 1, 100'000, 8, 2);
@@ -72,19 +77,33 @@ TEST_CASE("the spans of a work item are those that any of its rows sees, for eve
 TEST_CASE("spans of few long contexts become tiles of their own, unless their partials would take too much memory") {
   Workspace workspace;
   Step decode(4, 1, 5'000, 8, 2);
-  CHECK((plan_attention(decode.params, kHeadDim, workspace).joins.size() == 8));
+  CHECK((num_apart(plan_attention(decode.params, kHeadDim, workspace)) == 8));
   Step many(64, 1, 5'000, 8, 2);
-  CHECK(plan_attention(many.params, kHeadDim, workspace).joins.empty());
+  CHECK((num_apart(plan_attention(many.params, kHeadDim, workspace)) == 0));
   Step large(1, 512, 500'000, 8, 1);
   const AttentionPlan plan = plan_attention(large.params, kHeadDim, workspace);
-  CHECK(plan.joins.empty());
+  CHECK((num_apart(plan) == 0));
   CHECK((plan.tiles.size() == plan.works.size()));
 }
 
-TEST_CASE("the AMX tables attend as AVX-512 does, so that its tests are theirs") {
-  for (const std::string& isa : supported_isas()) {
-    if (isa.starts_with("amx")) {
-      CHECK((op_table(isa).paged_attention == op_table("avx512").paged_attention));
+TEST_CASE("every work item is in one tile, in order; those that follow each other in a tile are small") {
+  Workspace workspace;
+  for (const std::int32_t context : {1, 200, 256, 257, 600, 5'000}) {
+    for (const std::int64_t num_sequences : {1, 3, 64, 200}) {
+      CAPTURE(context);
+      CAPTURE(num_sequences);
+      Step step(num_sequences, 1, context, 8, 2);
+      const AttentionPlan plan = plan_attention(step.params, kHeadDim, workspace);
+      std::int64_t next_work = 0;
+      for (std::size_t i = 0; i < plan.tiles.size(); ++i) {
+        const AttentionTile& tile = plan.tiles[i];
+        const AttentionWork& first = plan.works[static_cast<std::size_t>(tile.work)];
+        CHECK((tile.work == next_work));
+        CHECK((tile.num_works == 1 || tile.num_works * first.num_spans <= 4));
+        const bool is_last = first.partials < 0 || tile.span == first.num_spans - 1;
+        next_work += is_last ? tile.num_works : 0;
+      }
+      CHECK((next_work == num_sequences * 2));
     }
   }
 }

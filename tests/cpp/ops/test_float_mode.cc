@@ -48,9 +48,12 @@ Results run_ops(const OpTable& ops, ThreadPool& pool) {
                 .out = TensorView::dense(results.norm.data(), DType::kBFloat16, {kRows, kSize}),
                 .eps = 1e-5F},
                pool);
-  ops.gated_activation({.gate_up = TensorView::dense(x.data(), DType::kFloat32, {kRows, kSize}),
-                        .out = TensorView::dense(results.activation.data(), DType::kBFloat16, {kRows, kSize / 2})},
-                       pool);
+  const PackedLinear gated = ops.pack_gated_linear({&weight_view, 1}, DType::kBFloat16, pool);
+  ops.linear({.x = TensorView::dense(x_bits.data(), DType::kBFloat16, {kRows, kSize}),
+              .weight = &gated,
+              .out = TensorView::dense(results.activation.data(), DType::kBFloat16, {kRows, kSize / 2}),
+              .activation = Activation::kSilu},
+             pool);
   return results;
 }
 

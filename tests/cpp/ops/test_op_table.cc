@@ -20,7 +20,8 @@ TEST_CASE("tables are found by name, and every supported one is whole") {
     CHECK((ops.linear != nullptr));
     CHECK((ops.rotary_cache_write != nullptr));
     CHECK((ops.paged_attention != nullptr));
-    CHECK((ops.gated_activation != nullptr));
+    CHECK((ops.pack_gated_linear != nullptr));
+    CHECK((ops.packed_bytes != nullptr));
     CHECK((ops.gather_rows != nullptr));
   }
 }

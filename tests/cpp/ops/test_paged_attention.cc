@@ -131,5 +131,47 @@ TEST_CASE("attention agrees with the scalar table for every head size, group, wi
   }
 }
 
+// What one query makes of two keys, whose scores are 0 and x and whose values are 0 and 1: the second one's weight.
+float weight_of_second(const std::string& isa, float x) {
+  constexpr std::int64_t kHeadDim = 16;
+  Floats q(kHeadDim);
+  Floats cache(2 * 2 * kHeadDim);  // blocks of one slot: [block][K|V][D]
+  Floats out(kHeadDim);
+  q[0] = 1.0F;
+  cache[2 * kHeadDim] = x;
+  cache[3 * kHeadDim] = 1.0F;
+  std::vector<std::int32_t> query_start{0, 1};
+  std::vector<std::int32_t> context_lens{2};
+  std::vector<std::int32_t> block_tables{0, 1};
+  ThreadPool pool(1);
+  op_table(isa).paged_attention({.q = view_of(q, {1, 1, kHeadDim}),
+                                 .kv_cache = view_of(cache, {2, 2, 1, 1, kHeadDim}),
+                                 .query_start = view_of(query_start, {2}),
+                                 .context_lens = view_of(context_lens, {1}),
+                                 .block_tables = view_of(block_tables, {1, 2}),
+                                 .out = view_of(out, {1, kHeadDim}),
+                                 .scale = 1.0F},
+                                pool);
+  return out[0];
+}
+
+TEST_CASE("a key's weight is right to a few units in the last place, of its score and of its own") {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> scores(-85.0F, 85.0F);
+  for (const std::string& isa : fast_isas()) {
+    CAPTURE(isa);
+    for (int i = 0; i < 2000; ++i) {
+      const float x = scores(random) * static_cast<float>(i % 10 + 1) / 10.0F;
+      CAPTURE(x);
+      const double want = 1.0 / (1.0 + std::exp(-double{x}));
+      const double ulps = 4.0 + std::abs(double{x});
+      REQUIRE(std::abs(weight_of_second(isa, x) - want) <= ulps * 0x1p-23 * want);
+    }
+    CHECK((weight_of_second(isa, 0.0F) == 0.5F));
+    CHECK((weight_of_second(isa, 1000.0F) == 1.0F));
+    CHECK((weight_of_second(isa, -1000.0F) == 0.0F));
+  }
+}
+
 }  // namespace
 }  // namespace fastpaged

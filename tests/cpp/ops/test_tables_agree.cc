@@ -94,18 +94,34 @@ std::vector<A> run_embedding(const OpTable& ops, ThreadPool& pool, std::mt19937&
 }
 
 template <typename A>
-std::vector<A> run_activations(const OpTable& ops, ThreadPool& pool, std::mt19937& random) {
+std::vector<A> run_epilogues(const OpTable& ops, ThreadPool& pool, std::mt19937& random) {
   const std::int64_t rows = any_size(random, 5);
+  const std::int64_t in = any_size(random, 8);
   const std::int64_t size = any_size(random, 70);
-  auto x = random_numbers<float>(random, rows * 2 * size, 2.0F);
+  auto x = random_numbers<A>(random, rows * in);
+  auto weight = random_numbers<A>(random, 2 * size * in, 0.5F);
+  auto bias = random_numbers<float>(random, any_bool(random) ? 2 * size : 0);
   const auto activation = static_cast<Activation>(random() % 4);
+  const TensorView part = view_of(weight, {2 * size, in});
+  const PackedLinear plain = ops.pack_linear({&part, 1}, kDType<A>, pool);
+  const PackedLinear both = ops.pack_gated_linear({&part, 1}, kDType<A>, pool);
   std::vector<A> all(static_cast<std::size_t>(rows * 2 * size));
   std::vector<A> gated(static_cast<std::size_t>(rows * size));
-  ops.activation({.x = view_of(x, {rows, 2 * size}), .out = view_of(all, {rows, 2 * size}), .activation = activation},
-                 pool);
-  ops.gated_activation(
-      {.gate_up = view_of(x, {rows, 2 * size}), .out = view_of(gated, {rows, size}), .activation = activation}, pool);
+  Floats sums(static_cast<std::size_t>(rows * 2 * size), 1.0F);
+  LinearParams params{.x = view_of(x, {rows, in}),
+                      .weight = &plain,
+                      .bias = view_of(bias, {2 * size}),
+                      .out = view_of(all, {rows, 2 * size}),
+                      .activation = activation};
+  ops.linear(params, pool);
+  params.weight = &both;
+  params.out = view_of(gated, {rows, size});
+  ops.linear(params, pool);
+  ops.linear(
+      {.x = params.x, .weight = &plain, .bias = params.bias, .out = view_of(sums, {rows, 2 * size}), .adds = true},
+      pool);
   all.insert(all.end(), gated.begin(), gated.end());
+  std::transform(sums.begin(), sums.end(), std::back_inserter(all), rounded_to<A>);
   return all;
 }
 
@@ -132,6 +148,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
   const std::int64_t head_dim = 16 * any_size(random, 5);
   const std::int64_t rotary = any_bool(random) ? 2 * any_size(random, head_dim / 2) : 0;
   const bool norms = any_bool(random);
+  const std::int64_t block_size = any_bool(random) ? 4 : 16;
   const std::int64_t width = (heads + 2 * kv_heads) * head_dim;
   std::vector<std::int32_t> positions{4, 0, 6};
   std::vector<std::int32_t> slots{11, 3, 8};
@@ -139,7 +156,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
   auto cos_sin = random_numbers<float>(random, 7 * rotary);
   auto q_norm = random_numbers<float>(random, norms ? head_dim : 0);
   auto k_norm = random_numbers<float>(random, norms ? head_dim : 0);
-  std::vector<A> cache(static_cast<std::size_t>(3 * 2 * kv_heads * 4 * head_dim), rounded_to<A>(7.0F));
+  std::vector<A> cache(static_cast<std::size_t>(3 * 2 * kv_heads * block_size * head_dim), rounded_to<A>(7.0F));
   std::vector<A> q(static_cast<std::size_t>(tokens * heads * head_dim));
   ops.rotary_cache_write({.qkv = view_of(qkv, {tokens, width}),
                           .positions = view_of(positions, {tokens}),
@@ -147,7 +164,7 @@ std::vector<A> run_rotary(const OpTable& ops, ThreadPool& pool, std::mt19937& ra
                           .cos_sin = view_of(cos_sin, {7, rotary}),
                           .q_norm = view_of(q_norm, {head_dim}),
                           .k_norm = view_of(k_norm, {head_dim}),
-                          .kv_cache = view_of(cache, {3, 2, kv_heads, 4, head_dim}),
+                          .kv_cache = view_of(cache, {3, 2, kv_heads, block_size, head_dim}),
                           .q = view_of(q, {tokens, heads, head_dim}),
                           .norm_eps = 1e-6F},
                          pool);
@@ -164,8 +181,8 @@ TEST_CASE_TEMPLATE("embedding", A, BFloat16, float) {
   compare_tables(run_embedding<A>);
 }
 
-TEST_CASE_TEMPLATE("activations", A, BFloat16, float) {
-  compare_tables(run_activations<A>);
+TEST_CASE_TEMPLATE("activations, gates and residuals of linear", A, BFloat16, float) {
+  compare_tables(run_epilogues<A>);
 }
 
 TEST_CASE_TEMPLATE("rotation, norms of heads, writing K and V", A, BFloat16, float) {

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastpaged import LLM
+from fastpaged import LLM, _core
+from fastpaged.cli import machine_limits
 from fastpaged.cli.main import main
 from fastpaged.cli.replay import replay
 from fastpaged.cli.workload import WorkloadRequest
@@ -88,7 +89,61 @@ def test_the_profile_accounts_for_every_step_and_op(
     assert profile["ops"]["linear"]["calls"] == 4 * (2 * 4 + 1)
     assert profile["ops"]["paged_attention"]["calls"] == 4 * 2
     assert sum(op["seconds"] for op in profile["ops"].values()) <= profile["phases"]["forward"]
-    assert "paged_attention" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "paged_attention" in printed
+    assert "% of what this machine allows" in printed
+
+
+def test_the_profile_says_what_the_machine_allows(
+    tiny_llama: Path, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = _core.MachineLimits(
+        memory_rate=1e9, cache_rate=1e9, shared_cache_rate=1e9, cache_bytes=1 << 20, flop_rate=1e30
+    )
+    monkeypatch.setattr(machine_limits, "limits_of_engine", lambda engine, bar: limits)
+    out = tmp_path / "out.json"
+    assert bench("throughput", tiny_llama, workload, "--json", str(out), "--profile", "--repeat", "2") == 0
+    figures = json.loads(out.read_text(encoding="utf-8"))
+    profile = figures["profile"]
+    assert profile["machine"] == machine_limits.limits_as_dict(limits)
+    # Two runs of 4 steps, in which 3 + 1, 2, 1 and 1 tokens are computed; each step reads all the weights of the two
+    # layers and the head once, and of a tied or untied embedding the tokens' rows.
+    linear = profile["ops"]["linear"]
+    config = json.loads((tiny_llama / "config.json").read_text(encoding="utf-8"))
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    num_weights = 2 * (hidden * (hidden + 2 * 32) + hidden * hidden + 3 * hidden * inner) + hidden * vocab
+    assert linear["weight_bytes"] == 2 * 4 * num_weights * 2
+    assert profile["ops"]["embedding"]["weight_bytes"] == 2 * 8 * hidden * 2
+    moved = sum(op["weight_bytes"] + op["kv_bytes"] for op in profile["ops"].values())
+    assert figures["limit_time"] == pytest.approx(moved / 1e9 / 2)
+    assert figures["share_of_limit"] == pytest.approx(2 * figures["limit_time"] / sum(figures["elapsed_times"]))
+    assert 0 < linear["limit_seconds"] == pytest.approx(linear["weight_bytes"] / 1e9)
+
+
+def test_a_profile_is_held_against_a_file_of_rates(tiny_llama: Path, workload: Path, tmp_path: Path) -> None:
+    places = ("memory", "shared cache", "own cache")
+    rows: list[dict[str, Any]] = [{"what": "read", "from": place, "threads": 1, "rate": 1e9} for place in places]
+    rows.append({"what": "multiply", "from": "own cache", "isa": "x", "dtype": "bfloat16", "threads": 1, "rate": 1e30})
+    machine, out = tmp_path / "machine.json", tmp_path / "out.json"
+    machine.write_text(json.dumps({"rates": rows}), encoding="utf-8")
+    options = ["--num-threads", "1", "--machine", str(machine), "--json", str(out)]
+    assert bench("throughput", tiny_llama, workload, "--profile", *options) == 0
+    profile = json.loads(out.read_text(encoding="utf-8"))["profile"]
+    assert (profile["machine"]["memory_rate"], profile["machine"]["flop_rate"], profile["warnings"]) == (1e9, 1e30, [])
+    moved = sum(op["weight_bytes"] + op["kv_bytes"] for op in profile["ops"].values())
+    assert profile["limit_seconds"] == pytest.approx(moved / 1e9)
+    assert bench("throughput", tiny_llama, workload, *options) == 2  # no profile to hold against it
+
+
+def test_a_bench_keeps_no_packed_weights(
+    tiny_llama: Path, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FASTPAGED_CACHE", str(tmp_path / "kept"))
+    assert bench("throughput", tiny_llama, workload) == 0
+    assert not (tmp_path / "kept").exists()
+    with LLM(str(tiny_llama), isa="scalar", num_threads=1, num_blocks=32):
+        pass
+    assert list((tmp_path / "kept").iterdir())  # as an engine does
 
 
 def test_a_profiled_engine_gives_the_answers_of_another(tiny_llama: Path) -> None:

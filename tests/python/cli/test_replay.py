@@ -11,6 +11,7 @@ import pytest
 from engine.fakes import toy_engine
 
 from fastpaged.cli.bench import percentile
+from fastpaged.cli.kernel_table import ABOVE_LIMIT
 from fastpaged.cli.profile_table import profile_table
 from fastpaged.cli.replay import replay
 from fastpaged.cli.workload import WorkloadRequest, read_workload
@@ -138,14 +139,28 @@ def test_percentiles_are_those_of_numpy(count: int) -> None:
         assert percentile(values, percent) == pytest.approx(np.percentile(values, percent))
 
 
-def test_the_profile_table_has_a_line_for_every_phase_and_op() -> None:
+def test_the_profile_table_holds_every_op_against_its_limit() -> None:
     profile: dict[str, Any] = {
         "num_steps": 4,
         "total_seconds": 2.0,
         "phases": {"schedule": 0.0, "forward": 1.5, "other": 0.5},
-        "ops": {"add": {"calls": 1, "seconds": 0.1}, "linear": {"calls": 8, "seconds": 1.0}},
+        "ops": {
+            "add": {"calls": 1, "seconds": 0.1, "limit_seconds": 0.0},
+            "linear": {"calls": 8, "seconds": 1.0, "limit_seconds": 0.75},
+        },
+        "machine": {"memory_rate": 3e10, "cache_rate": 1e11, "shared_cache_rate": 5e10, "flop_rate": 4e11},
     }
     lines = profile_table(profile).splitlines()
-    assert [line.split()[0] for line in lines] == ["4", "schedule", "forward", "linear", "add", "other"]
-    assert "375.000 ms   75.0 %" in lines[2]
-    assert lines[3].endswith("#" * 15)
+    names = ["4", "limits:", "ms", "schedule", "forward", "linear", "add", "other", "total"]
+    assert [line.split()[0] for line in lines] == names
+    assert "30.0 GB/s from memory, 100 and 50 GB/s from caches, 400 GFLOP/s" in lines[1]
+    assert lines[4].split()[1:8] == ["375.000", "75.0", "%", "187.500", "50", "%", "187.500"]
+    assert lines[5].split()[1:8] == ["250.000", "50.0", "%", "187.500", "75", "%", "62.500"]
+    assert lines[6].split()[1:5] == ["25.000", "5.0", "%", "25.000"]  # no limit: all of it is lost
+    assert lines[8].split()[1:8] == ["500.000", "100.0", "%", "187.500", "38", "%", "312.500"]
+    assert lines[5].endswith(" " + "#" * 15)
+    profile["ops"]["linear"]["limit_seconds"] = 1.25
+    profile["warnings"] = ["a warning"]
+    lines = profile_table(profile).splitlines()
+    assert lines[5].split()[4:8] == ["312.500", "125", "?", "-62.500"]
+    assert lines[-2:] == [ABOVE_LIMIT, "a warning"]

@@ -84,6 +84,7 @@ class ToyWorker:
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
         self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
+        self._started: _core.Batch | None = None
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
         return 0
@@ -94,6 +95,16 @@ class ToyWorker:
         rows = [toy_logits(int(batch.token_ids[row]), int(batch.positions[row])) for row in batch.sample_rows]
         logits = np.stack(rows) if rows else np.empty((0, VOCAB_SIZE), dtype=np.float32)
         return self._sampler.sample(logits, batch)
+
+    def start(self, batch: _core.Batch) -> None:
+        """Nothing is computed before finish(): as late as it could be, so that whoever changed something is seen."""
+        assert self._started is None
+        self._started = batch
+
+    def finish(self) -> _core.SamplerOutput:
+        batch, self._started = self._started, None
+        assert batch is not None
+        return self.execute(batch)
 
     def close(self) -> None:
         self.num_closed += 1
@@ -110,6 +121,7 @@ def toy_engine(
     max_num_batched_tokens: int = 64,
     seed: int = 0,
     max_logprobs: int = 20,
+    async_scheduling: bool = False,
 ) -> LLMEngine:
     """An engine around the toy model."""
     config = EngineConfig(
@@ -120,6 +132,7 @@ def toy_engine(
         max_num_batched_tokens=max_num_batched_tokens,
         seed=seed,
         max_logprobs=max_logprobs,
+        async_scheduling=async_scheduling,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]

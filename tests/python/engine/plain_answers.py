@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +12,12 @@ import numpy as np
 import pytest
 from engine.fakes import ToyTokenizer
 
+from fastpaged import _core
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
+
+_FINISH_REASONS = tuple(_core.FinishReason.__members__)
 
 
 def first_stop(text: str, stops: Sequence[str], after: int = 0) -> tuple[int, str] | None:
@@ -60,6 +65,16 @@ class EndedSequences:
         return True
 
 
+@dataclass(frozen=True)
+class OneEvent:
+    """StepEvents of one sequence."""
+
+    packed: bytes
+
+    def __len__(self) -> int:
+        return 1
+
+
 def answered(
     tokenizer: Any, prompt: list[int], output: Sequence[int], params: SamplingParams, *, ends: str = "LENGTH"
 ) -> tuple[list[RequestOutput], EndedSequences]:
@@ -79,16 +94,9 @@ def answered(
     outputs: list[RequestOutput] = []
     for position, token_id in enumerate(output):
         last = position == len(output) - 1 and ends != "ABORT"
-        event: Any = SimpleNamespace(
-            group_id=7,
-            sequence_id=70,
-            token_id=token_id,
-            sample_row=0,
-            score_rows=None,
-            finish_reason=SimpleNamespace(name=ends) if last else None,
-            group_finished=last,
-        )
-        outputs += processor.process(result, [event])
+        reason = _FINISH_REASONS.index(ends) if last else -1
+        events: Any = OneEvent(struct.pack("=2Q6q", 7, 70, token_id, 0, 0, 0, reason, last))
+        outputs += processor.process(result, events)
         if "r" not in processor:
             return outputs, scheduler
     aborted = processor.abort("r")

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from engine.fakes import EOS, POISON, ToyTokenizer, toy_engine, toy_greedy
-from engine.plain_answers import EagerTokenizer, answered, check_outputs, cut, first_stop
+from engine.plain_answers import EagerTokenizer, EndedSequences, OneEvent, answered, check_outputs, cut, first_stop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
@@ -28,6 +29,13 @@ def test_a_stop_within_the_first_min_tokens_is_text_and_one_that_reaches_beyond_
     assert text_and_reason("ab", 1) == ("", "ab"), "it begins within them and ends beyond"
     assert text_and_reason("ab", 2) == ("ab", "ab")
     assert text_and_reason("ab", 4) == ("ababc", None)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 56, 63, 65, 72, 128])
+def test_an_event_of_another_size_than_the_core_writes_is_refused(num_bytes: int) -> None:
+    events: Any = OneEvent(bytes(num_bytes))
+    with pytest.raises(RuntimeError, match=f"1 events must be 64 bytes each, got {num_bytes} in all"):
+        OutputProcessor(EagerTokenizer(), EndedSequences()).process(None, events)  # type: ignore[arg-type]
 
 
 def test_held_text_comes_with_the_token_that_rules_the_stop_out_and_every_token_has_an_output() -> None:

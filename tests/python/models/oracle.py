@@ -208,9 +208,11 @@ MISTAKES: dict[str, type[TorchOps]] = {
     "no learned positions": wrong("embedding", "position_table", None),
     "positions two too early": wrong("embedding", "position_table", lambda table: table.roll(2, 0)),
     "embeddings not scaled": wrong("embedding", "scale", 1.0),
-    "another gate": wrong("gated_activation", "kind", lambda kind: "relu" if kind == "silu" else "silu"),
-    "another activation": wrong("activation", "kind", lambda kind: "silu" if kind == "relu" else "relu"),
-    "gelu of the other kind": wrong("activation", "kind", lambda kind: "gelu" if kind == "gelu_tanh" else "gelu_tanh"),
+    "another gate": wrong("gated_linear", "kind", lambda kind: "relu" if kind == "silu" else "silu"),
+    "another activation": wrong("linear", "activation", lambda kind: kind and ("silu" if kind == "relu" else "relu")),
+    "gelu of the other kind": wrong(
+        "linear", "activation", lambda kind: kind and ("gelu" if kind == "gelu_tanh" else "gelu_tanh")
+    ),
 }
 
 

@@ -114,7 +114,7 @@ class Tensors:
     def vector(self, *parts: str | Part) -> npt.NDArray[np.float32]:
         return np.concatenate([self.tensors[str(part)] for part in parts])
 
-    table = float_table = linear = vector
+    table = float_table = linear = gated_linear = vector
 
 
 def test_factors_may_be_tensors_and_the_longest_context_chooses_between_them() -> None:

@@ -71,7 +71,7 @@ def attention(options: Attention) -> Forward:
 
     def forward(op: OpSet, w: CaseWeights) -> Any:
         cols = (o.num_heads + 2 * o.num_kv_heads) * o.head_dim
-        x = op.activation(w.x(op, 24), "relu")
+        x = w.activations(op, 24)
         # Queries and keys of deviation 1, or louder; in float32, as no table could give them.
         qkv = op.linear(x, w.linear("qkv", cols, 24), w.vector("bias", cols, scale=0.1, offset=0.0))
         if o.loudness != 1.0:
@@ -141,18 +141,40 @@ def norm_of_a_sum(kind: str, cols: int) -> Forward:
 
 def linear(outputs: int, inputs: int, *, bias: bool = False) -> Forward:
     def forward(op: OpSet, w: CaseWeights) -> Any:
-        x = op.activation(w.x(op, inputs), "relu")  # exact: nothing is rounded here
+        x = w.activations(op, inputs)
         return op.linear(x, w.linear("weight", outputs, inputs), w.vector("bias", outputs) if bias else None)
 
     return forward
 
 
-def activation(kind: ActivationKind, cols: int, scale: float) -> Forward:
-    return lambda op, w: w.read(op, op.activation(w.x(op, cols, scale=scale), kind), cols)
+def activated_linear(kind: ActivationKind, outputs: int, inputs: int, *, scale: float, bias: bool) -> Forward:
+    """scale: of the biases, which make arguments of any size."""
+
+    def forward(op: OpSet, w: CaseWeights) -> Any:
+        biases = w.vector("bias", outputs, scale=scale, offset=0.0) if bias else None
+        h = op.linear(w.activations(op, inputs), w.linear("weight", outputs, inputs), biases, kind)
+        return w.read(op, h, outputs)
+
+    return forward
 
 
-def gated_activation(kind: ActivationKind, cols: int, scale: float) -> Forward:
-    return lambda op, w: w.read(op, op.gated_activation(w.x(op, 2 * cols, scale=scale), kind), cols)
+def gated_linear(kind: ActivationKind, outputs: int, inputs: int, *, bias: bool = False) -> Forward:
+    def forward(op: OpSet, w: CaseWeights) -> Any:
+        biases = w.vector("bias", 2 * outputs) if bias else None
+        g = op.gated_linear(w.activations(op, inputs), w.gated_linear("weight", outputs, inputs), biases, kind)
+        return w.read(op, g, outputs)
+
+    return forward
+
+
+def linear_added(outputs: int, inputs: int, *, bias: bool = False) -> Forward:
+    """To something, and something else to the sum."""
+
+    def forward(op: OpSet, w: CaseWeights) -> Any:
+        y = linear(outputs, inputs, bias=bias)(op, w)
+        return op.add(op.all_reduce(y, add=w.x(op, outputs, "stream")), w.x(op, outputs, "other"))
+
+    return forward
 
 
 def soft_cap(cols: int, cap: float, scale: float = 20.0) -> Forward:
@@ -186,11 +208,17 @@ def _all() -> Iterator[Case]:
     for outputs, inputs in ((1, 1), (17, 31), (16, 2), (49, 63), (33, 95), (80, 64), (70, 577)):
         yield Case(f"linear {outputs}x{inputs}", linear(outputs, inputs))
     yield Case("linear with bias", linear(45, 37, bias=True))
+    for outputs, inputs in ((1, 1), (45, 37), (96, 64)):
+        yield Case(f"linear {outputs}x{inputs}, added", linear_added(outputs, inputs))
+    yield Case("linear with bias, added", linear_added(33, 20, bias=True))
     for kind in get_args(ActivationKind):
-        yield Case(f"activation {kind}", activation(kind, 45, 3.0))
-        yield Case(f"activation {kind}, large", activation(kind, 16, 40.0))
-        yield Case(f"activation {kind}, cube too large", activation(kind, 20, 1e14))
-        yield Case(f"gated_activation {kind}", gated_activation(kind, 37, 3.0))
+        yield Case(f"linear {kind}", activated_linear(kind, 45, 37, scale=3.0, bias=False))
+        yield Case(f"linear {kind}, large", activated_linear(kind, 16, 32, scale=40.0, bias=True))
+        yield Case(f"linear {kind}, cube too large", activated_linear(kind, 20, 33, scale=1e14, bias=True))
+        yield Case(f"gated_linear {kind}", gated_linear(kind, 37, 50))
+        yield Case(f"gated_linear {kind}, with bias", gated_linear(kind, 48, 31, bias=True))
+    for outputs in (1, 16, 17, 63, 130):
+        yield Case(f"gated_linear of {outputs}", gated_linear("silu", outputs, 34))
     yield Case("soft_cap of 30", soft_cap(50, 30.0))
     yield Case("soft_cap of 1", soft_cap(7, 1.0))
     yield Case("soft_cap, quotient too large", soft_cap(19, 1e-3, scale=1e36))

@@ -24,8 +24,18 @@ class Sum:
     y: Floats | None
 
 
+@dataclass(eq=False)
+class Product:
+    """What a linear computes, once it is read: added to something, it is written nowhere else."""
+
+    x: Array
+    weight: _core.PackedLinear
+    bias: Floats | None
+    value: Floats | None = None
+
+
 class KernelOps:
-    """Sums are added up where the recorded graph would: by norms, in place.
+    """Sums are added up where the recorded graph would: by linears and norms, in place.
 
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in the activation dtype
     """
@@ -49,29 +59,53 @@ class KernelOps:
         _core.embedding(self._device, step.token_ids, table, out, positions, position_table, scale)
         return out
 
-    def rms_norm(self, x: Floats | Sum, weight: Floats, eps: float, *, dtype: Precision = "activation") -> Array:
-        base, residual = _parts(x)
+    def rms_norm(
+        self, x: Floats | Sum | Product, weight: Floats, eps: float, *, dtype: Precision = "activation"
+    ) -> Array:
+        base, residual = _parts(self._value(x) if isinstance(x, Product) else x)
         out = self._new(*base.shape, dtype=dtype)
         _core.rms_norm(self._device, base, residual, weight, eps, out)
         return out
 
     def layer_norm(
-        self, x: Floats | Sum, weight: Floats, bias: Floats | None, eps: float, *, dtype: Precision = "activation"
+        self,
+        x: Floats | Sum | Product,
+        weight: Floats,
+        bias: Floats | None,
+        eps: float,
+        *,
+        dtype: Precision = "activation",
     ) -> Array:
-        base, residual = _parts(x)
+        base, residual = _parts(self._value(x) if isinstance(x, Product) else x)
         out = self._new(*base.shape, dtype=dtype)
         _core.layer_norm(self._device, base, residual, weight, bias, eps, out)
         return out
 
-    def linear(self, x: Array | Sum, weight: _core.PackedLinear, bias: Floats | None = None) -> Floats:
+    def linear(
+        self,
+        x: Array | Sum | Product,
+        weight: _core.PackedLinear,
+        bias: Floats | None = None,
+        activation: ActivationKind | None = None,
+    ) -> Array | Product:
         source = self._value(x)
-        out = self._floats(len(source), weight.out_features)
-        _core.linear(self._device, source, weight, out, bias)
+        if activation is None:
+            return Product(source, weight, bias)
+        out = self._new(len(source), weight.out_features)
+        _core.linear(self._device, source, weight, out, bias, activation)
+        return out
+
+    def gated_linear(
+        self, x: Array | Sum | Product, weight: _core.PackedLinear, bias: Floats | None, kind: ActivationKind
+    ) -> Array:
+        source = self._value(x)
+        out = self._new(len(source), weight.out_features // 2)
+        _core.linear(self._device, source, weight, out, bias, kind)
         return out
 
     def attention(
         self,
-        qkv: Floats,
+        qkv: Floats | Sum | Product,
         layer: int,
         *,
         num_heads: int,
@@ -84,45 +118,40 @@ class KernelOps:
         soft_cap: float = 0.0,
         alibi_slopes: Floats | None = None,
     ) -> Array:
+        source = self._value(qkv)
         step, cache = self._step, self._kv_cache[:, layer]
         assert cache.shape[2] == num_kv_heads
-        q = self._new(len(qkv), num_heads, head_dim)
+        q = self._new(len(source), num_heads, head_dim)
         norms = {} if head_norm is None else {"q_norm": head_norm.query, "k_norm": head_norm.key}
         _core.rotary_cache_write(
-            self._device, qkv, None if rope is None else step.positions, step.slot_mapping, rope, cache, q,
+            self._device, source, None if rope is None else step.positions, step.slot_mapping, rope, cache, q,
             norm_eps=0.0 if head_norm is None else head_norm.eps, **norms,
         )  # fmt: skip
-        out = self._new(len(qkv), num_heads * head_dim)
+        out = self._new(len(source), num_heads * head_dim)
         _core.paged_attention(
             self._device, q, cache, step.query_start, step.context_lens, step.block_tables, out,
             scale=scale, soft_cap=soft_cap, window=window, alibi_slopes=alibi_slopes,
         )  # fmt: skip
         return out
 
-    def activation(self, x: Floats | Sum, kind: ActivationKind) -> Array:
-        source = self._value(x)
-        out = self._new(*source.shape)
-        _core.activation(self._device, source, kind, out)
-        return out
-
-    def gated_activation(self, gate_up: Floats | Sum, kind: ActivationKind) -> Array:
-        source = self._value(gate_up)
-        out = self._new(len(source), source.shape[1] // 2)
-        _core.gated_activation(self._device, source, kind, out)
-        return out
-
-    def soft_cap(self, x: Floats | Sum, cap: float) -> Floats:
+    def soft_cap(self, x: Floats | Sum | Product, cap: float) -> Floats:
         source = self._value(x)
         _core.soft_cap(self._device, source, cap)
         return source
 
-    def add(self, x: Floats | Sum, y: Floats | Sum) -> Sum:
+    def add(self, x: Floats | Sum | Product, y: Floats | Sum | Product) -> Floats | Sum:
+        if isinstance(y, Product) and y.value is None:
+            out = self._value(x)
+            _core.linear(self._device, y.x, y.weight, out, y.bias, adds=True)
+            return out
         return Sum(self._value(x), self._value(y))
 
-    def all_reduce(self, y: Floats | Sum, *, add: Floats | Sum | None = None) -> Floats | Sum:
+    def all_reduce(
+        self, y: Floats | Sum | Product, *, add: Floats | Sum | Product | None = None
+    ) -> Floats | Sum | Product:
         return y if add is None else self.add(add, y)
 
-    def rows(self, x: Floats | Sum, sample_rows: Literal["sample_rows"]) -> Floats:
+    def rows(self, x: Floats | Sum | Product, sample_rows: Literal["sample_rows"]) -> Floats:
         source = self._value(x)
         out = self._floats(len(self._step.sample_rows), source.shape[1])
         _core.gather_rows(self._device, source, self._step.sample_rows, out)
@@ -137,7 +166,12 @@ class KernelOps:
         out.view(np.uint8)[...] = 0xFF
         return out
 
-    def _value(self, x: Array | Sum) -> Array:
+    def _value(self, x: Array | Sum | Product) -> Array:
+        if isinstance(x, Product):
+            if x.value is None:
+                x.value = self._floats(len(x.x), x.weight.out_features)
+                _core.linear(self._device, x.x, x.weight, x.value, x.bias)
+            return x.value
         if not isinstance(x, Sum):
             return x
         base, residual = _parts(x)

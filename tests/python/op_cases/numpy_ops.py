@@ -54,8 +54,15 @@ class NumpyOps:
         centred = x - x.mean(axis=-1, keepdims=True)
         return self._out(normalized(centred, weight, eps) + (0.0 if bias is None else bias), dtype)
 
-    def linear(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
-        return x @ weight.T + (0.0 if bias is None else bias)
+    def linear(
+        self, x: Array, weight: Array, bias: Array | None = None, activation: ActivationKind | None = None
+    ) -> Array:
+        y = x @ weight.T + (0.0 if bias is None else bias)
+        return y if activation is None else rounded(activated(y, activation), self._dtype)
+
+    def gated_linear(self, x: Array, weight: Array, bias: Array | None, kind: ActivationKind) -> Array:
+        gate, up = np.split(self.linear(x, weight, bias), 2, axis=1)
+        return rounded(activated(gate, kind) * up, self._dtype)
 
     def attention(
         self,
@@ -103,13 +110,6 @@ class NumpyOps:
             weights /= weights.sum(axis=-1, keepdims=True)
             out[rows] = np.einsum("hqk,khd->qhd", weights, values)
         return rounded(out.reshape(len(qkv), -1), self._dtype)
-
-    def activation(self, x: Array, kind: ActivationKind) -> Array:
-        return rounded(activated(x, kind), self._dtype)
-
-    def gated_activation(self, gate_up: Array, kind: ActivationKind) -> Array:
-        gate, up = np.split(gate_up, 2, axis=1)
-        return rounded(activated(gate, kind) * up, self._dtype)
 
     def soft_cap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / cap)

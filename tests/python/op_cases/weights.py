@@ -45,6 +45,13 @@ class CaseWeights:
     def linear(self, name: str, out_features: int, in_features: int) -> Any:
         return self._as_linear(self._draw(name, out_features, in_features) / np.float32(np.sqrt(in_features)))
 
+    def gated_linear(self, name: str, features: int, in_features: int) -> Any:
+        return self._as_gated(self._draw(name, 2 * features, in_features) / np.float32(np.sqrt(in_features)))
+
+    def activations(self, op: OpSet, cols: int) -> Any:
+        """[tokens, cols] in the activation dtype, of deviation 1; NaN for NAN_TOKEN."""
+        return op.rms_norm(self.x(op, cols), self._as_floats(np.ones(cols, np.float32)), 1e-5)
+
     def x(self, op: OpSet, cols: int, name: str = "x", *, scale: float = 1.0, offset: float = 0.0) -> Any:
         """float32 [tokens, cols], a function of the token id; NaN for NAN_TOKEN."""
         table = self._draw(name, VOCAB_SIZE + 1, cols) * np.float32(scale) + np.float32(offset)
@@ -68,6 +75,9 @@ class CaseWeights:
     def _as_linear(self, values: Floats) -> Any:
         return rounded(values, self.dtype)
 
+    def _as_gated(self, values: Floats) -> Any:
+        return self._as_linear(values)
+
 
 class KernelWeights(CaseWeights):
     """As KernelOps takes them."""
@@ -84,6 +94,9 @@ class KernelWeights(CaseWeights):
 
     def _as_linear(self, values: Floats) -> Any:
         return _core.PackedLinear(self._device, [values], self.dtype)
+
+    def _as_gated(self, values: Floats) -> Any:
+        return _core.PackedLinear(self._device, [values], self.dtype, gated=True)
 
 
 def bfloat16_bits(values: Floats) -> npt.NDArray[np.uint16]:

@@ -15,7 +15,7 @@ from tiny_model import tiny_config, tiny_llama_config, tiny_weights, write_json,
 from weights.tiny_gguf import encoded, write_gguf, write_tiny_gguf
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig
+from fastpaged.config import DType, EngineConfig
 from fastpaged.config.keys import Keys
 from fastpaged.errors import ModelFormatError
 from fastpaged.models.llama import Llama
@@ -216,8 +216,24 @@ def test_left_over_tensors_that_follow_from_the_config_are_no_error(device: _cor
     assert load_model(folder, device).config.tie_word_embeddings
 
 
+def resident_kib(path: Path) -> int:
+    """Of what is mapped of a file in or below `path`."""
+    total, is_of_path = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            is_of_path = str(path) in line
+        elif words[0] == "Rss:" and is_of_path:
+            total += int(words[1])
+    return total
+
+
 @pytest.mark.parametrize("form", ["safetensors", "gguf"])
-def test_the_file_is_unmapped_once_the_model_stands(form: str, device: _core.CpuDevice, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_file_is_unmapped_once_no_table_is_read_from_it(
+    dtype: DType, form: str, device: _core.CpuDevice, tmp_path: Path
+) -> None:
+    """An embedding that is stored in the dtype of the computation is not copied."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc")
@@ -226,7 +242,12 @@ def test_the_file_is_unmapped_once_the_model_stands(form: str, device: _core.Cpu
     else:
         path = write_tiny_llama(tmp_path / "folder", tokenizer=False)
     seen: list[bool] = []
-    model = load_model(path, device, lambda *_: seen.append(str(path) in maps.read_text()))
+    model = load_model(path, device, lambda *_: seen.append(str(path) in maps.read_text()), dtype=dtype)
+    assert isinstance(model, Llama)
     assert seen[0]
-    assert str(path) not in maps.read_text()
+    assert (str(path) in maps.read_text()) == (dtype == "bfloat16")
+    assert resident_kib(path) == 0
     assert model.config.num_layers == 2
+    assert model.weights.embed.flags.owndata == (dtype == "float32")
+    del model
+    assert str(path) not in maps.read_text()

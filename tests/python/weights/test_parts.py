@@ -16,6 +16,7 @@ from fastpaged import _core
 from fastpaged.config import DType
 from fastpaged.errors import ModelFormatError
 from fastpaged.formats import SafetensorsFile, StoredTensor
+from fastpaged.formats.mapped_file import MappedFile
 from fastpaged.models.gguf_name import GgufName
 from fastpaged.models.weight_source import Part
 from fastpaged.weights.checkpoint import Checkpoint
@@ -30,6 +31,7 @@ class OneFile:
     """Tensors in memory, as a file of one kind would give them."""
 
     path = "memory"
+    files: tuple[MappedFile, ...] = ()
 
     def __init__(self, kind: str, **values: npt.NDArray[np.float32]) -> None:
         self.tensors = {}
@@ -75,6 +77,14 @@ def test_rows_of_a_matrix_come_in_the_order_asked_for(kind: str, dtype: DType) -
     assert got.dtype == (np.uint16 if dtype == "bfloat16" else np.float32)
     np.testing.assert_array_equal(wide(got), rounded(expected, dtype))
     assert [part.shape for part in packed[0]] == [(4, 32), (5, 32), (12, 32)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gates_come_before_ups_in_parts_or_in_one(dtype: DType) -> None:
+    a, b = values(12, 32), values(12, 32)
+    loader, _ = loader_of(OneFile("BF16", a=a, b=b, both=np.concatenate([b, a])), dtype=dtype)
+    np.testing.assert_array_equal(wide(loader.gated_linear("b", "a")), np.concatenate([b, a]))
+    np.testing.assert_array_equal(wide(loader.gated_linear("both")), np.concatenate([b, a]))
 
 
 def wide_of(array: npt.NDArray[np.float32], kind: str) -> npt.NDArray[np.float32]:

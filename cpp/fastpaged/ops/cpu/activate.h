@@ -27,15 +27,5 @@ static inline Floats activate(Activation activation, Floats x) {
   return x;
 }
 
-// out = activation(x) * factor; factor: null for none.
-template <typename Element>
-static void activate_row(Activation activation, const float* x, const float* factor, std::int64_t size, Element* out) {
-  for (std::int64_t i = 0; i < size; i += kLanes) {
-    const std::int64_t count = size - i;
-    const Floats activated = activate(activation, load(x + i, count));
-    store(out + i, factor == nullptr ? activated : mul(activated, load(factor + i, count)), count);
-  }
-}
-
 }  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA
 FASTPAGED_END_TARGET

@@ -1,5 +1,6 @@
-// The eight tile registers of AMX, as a policy of the kernel in amx_linear.h: linear_amx.cc issues the instructions,
-// linear_amx_emulated.cc carries them out in software, so that everything around them is proved on a CPU without AMX.
+// The eight tile registers of AMX, as a policy of the kernels in amx_linear.h and amx_products.h: linear_amx.cc issues
+// the instructions, linear_amx_emulated.cc carries them out in software, so that everything around them is proved on a
+// CPU without AMX.
 // Each defines a class, local to its file, with
 //
 //   kIsaName               name of the op table

@@ -11,6 +11,8 @@ namespace {
 // more memory than that. A matter of shape, not of threads; and of speed alone: the bits are the same.
 constexpr std::int64_t kEnoughWorks = 128;
 constexpr std::int64_t kMaxPartialFloats = std::int64_t{16} << 20;
+// Spans of work from which on a tile is large enough.
+constexpr std::int64_t kSpansPerTile = 3;
 
 // Calls fn for each work item, in the order of the plan.
 template <typename Fn>
@@ -22,7 +24,8 @@ void for_each_work(const PagedAttentionParams& params, const Fn& fn) {
     const std::int64_t num_queries = query_start[1] - query_start[0];
     const std::int64_t first_position = params.context_lens.ptr<const std::int32_t>()[s] - num_queries;
     const std::int64_t num_rows = num_queries * group_size;
-    for (std::int64_t row = 0; row < num_rows; row += kRowsPerWork) {
+    // The last rows first: they see the most, and what is left at the end should be small.
+    for (std::int64_t row = (num_rows - 1) / kRowsPerWork * kRowsPerWork; row >= 0; row -= kRowsPerWork) {
       const std::int64_t row_end = std::min(num_rows, row + kRowsPerWork);
       const std::int64_t first_span = first_seen(first_position + row / group_size, params.window) / kSpan;
       const std::int64_t last_span = (first_position + (row_end - 1) / group_size) / kSpan;
@@ -40,25 +43,54 @@ void for_each_work(const PagedAttentionParams& params, const Fn& fn) {
 
 struct PlanSizes {
   std::int64_t works = 0;
-  std::int64_t tiles = 0;
-  std::int64_t joins = 0;
+  std::int64_t apart_tiles = 0;  // if spans are apart; else there are at most as many as works
   std::int64_t partial_rows = 0;
   bool spans_apart = false;
 };
 
 PlanSizes measure(const PagedAttentionParams& params, std::int64_t partial_size) {
-  PlanSizes apart{.spans_apart = true};
+  PlanSizes sizes;
   for_each_work(params, [&](const AttentionWork& work) {
-    ++apart.works;
-    apart.tiles += work.num_spans;
+    ++sizes.works;
+    sizes.apart_tiles += work.num_spans;
     if (work.num_spans > 1) {
-      ++apart.joins;
-      apart.partial_rows += work.num_spans * (work.row_end - work.row_begin);
+      sizes.partial_rows += work.num_spans * (work.row_end - work.row_begin);
     }
   });
-  const bool worthwhile = apart.works < kEnoughWorks && apart.partial_rows * partial_size <= kMaxPartialFloats;
-  return worthwhile ? apart : PlanSizes{.works = apart.works, .tiles = apart.works};
+  sizes.spans_apart = sizes.works < kEnoughWorks && sizes.partial_rows * partial_size <= kMaxPartialFloats;
+  if (!sizes.spans_apart) {
+    sizes.partial_rows = 0;
+  }
+  return sizes;
 }
+
+// Cuts works into tiles, in order.
+class TileCutter {
+ public:
+  explicit TileCutter(std::span<AttentionTile> room) : room_(room) {}
+
+  void add_apart(std::int64_t work, std::int64_t num_spans) {
+    for (std::int64_t span = 0; span < num_spans; ++span) {
+      room_[count_++] = {work, 1, span};
+    }
+    num_spans_ = kSpansPerTile;  // nothing joins these
+  }
+  // To the last tile, as long as it is small.
+  void add_whole(std::int64_t work, std::int64_t num_spans) {
+    if (count_ == 0 || num_spans_ >= kSpansPerTile) {
+      room_[count_++] = {work, 0, 0};
+      num_spans_ = 0;
+    }
+    ++room_[count_ - 1].num_works;
+    num_spans_ += num_spans;
+  }
+  [[nodiscard]] std::span<AttentionTile> tiles() const { return room_.first(count_); }
+
+ private:
+  std::span<AttentionTile> room_;
+  std::size_t count_ = 0;
+  std::int64_t num_spans_ = 0;  // of the last tile
+};
 
 template <typename T>
 std::size_t bytes_of(std::int64_t count) {
@@ -78,32 +110,31 @@ std::span<T> take(std::byte*& memory, std::int64_t count) {
 
 AttentionPlan plan_attention(const PagedAttentionParams& params, std::int64_t partial_size, Workspace& workspace) {
   const PlanSizes sizes = measure(params, partial_size);
-  std::byte* memory =
-      workspace.reserve(bytes_of<AttentionWork>(sizes.works) + bytes_of<AttentionTile>(sizes.tiles) +
-                        bytes_of<std::int64_t>(sizes.joins) + bytes_of<float>(sizes.partial_rows * partial_size));
+  const std::int64_t max_tiles = sizes.spans_apart ? sizes.apart_tiles : sizes.works;
+  std::byte* memory = workspace.reserve(bytes_of<AttentionWork>(sizes.works) + bytes_of<AttentionTile>(max_tiles) +
+                                        bytes_of<float>(sizes.partial_rows * partial_size));
   AttentionPlan plan;
   plan.works = take<AttentionWork>(memory, sizes.works);
-  plan.tiles = take<AttentionTile>(memory, sizes.tiles);
-  plan.joins = take<std::int64_t>(memory, sizes.joins);
+  TileCutter cutter(take<AttentionTile>(memory, max_tiles));
   plan.partials = take<float>(memory, sizes.partial_rows * partial_size).data();
 
   auto next_work = plan.works.begin();
-  auto next_tile = plan.tiles.begin();
-  auto next_join = plan.joins.begin();
   std::int64_t partials = 0;
   for_each_work(params, [&](AttentionWork work) {
     const std::int64_t index = next_work - plan.works.begin();
-    const bool apart = sizes.spans_apart && work.num_spans > 1;
-    if (apart) {
+    if (sizes.spans_apart && work.num_spans > 1) {
       work.partials = partials;
+      work.num_pending = work.num_spans;
       partials += work.num_spans * (work.row_end - work.row_begin) * partial_size;
-      *next_join++ = index;
-    }
-    for (std::int64_t span = 0; span < (apart ? work.num_spans : 1); ++span) {
-      *next_tile++ = {index, span};
+      cutter.add_apart(index, work.num_spans);
+    } else if (sizes.works < kEnoughWorks) {
+      cutter.add_apart(index, 1);
+    } else {
+      cutter.add_whole(index, work.num_spans * ((work.row_end - work.row_begin + 15) / 16));
     }
     *next_work++ = work;
   });
+  plan.tiles = cutter.tiles();
   return plan;
 }
 

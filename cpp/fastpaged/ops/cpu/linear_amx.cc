@@ -1,6 +1,7 @@
-// Linear layers on the AMX tiles. This file holds the instructions and nothing else.
+// Linear layers and attention on the AMX tiles. This file holds the instructions and nothing else.
 #include <cstdint>
 
+#include "fastpaged/ops/cpu/amx_attention.h"
 #include "fastpaged/ops/cpu/amx_linear.h"
 #include "fastpaged/ops/cpu/ops.h"
 
@@ -53,7 +54,9 @@ class AmxTiles {
 }  // namespace
 
 OpTable amx_table() {
-  return amx_table_of<AmxTiles>();
+  OpTable table = amx_table_of<AmxTiles>();
+  table.paged_attention = &avx512::amx_paged_attention<AmxTiles>;
+  return table;
 }
 
 }  // namespace fastpaged::cpu

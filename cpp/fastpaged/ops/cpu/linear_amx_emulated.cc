@@ -1,7 +1,8 @@
-// The AMX linear layers, each tile instruction carried out in software.
+// The AMX linear layers and attention, each tile instruction carried out in software.
 #include <cstdint>
 #include <cstring>
 
+#include "fastpaged/ops/cpu/amx_attention.h"
 #include "fastpaged/ops/cpu/amx_linear.h"
 #include "fastpaged/ops/cpu/intrinsics.h"
 #include "fastpaged/ops/cpu/ops.h"
@@ -75,7 +76,9 @@ class EmulatedAmxTiles {
 }  // namespace
 
 OpTable amx_emulated_table() {
-  return amx_table_of<EmulatedAmxTiles>();
+  OpTable table = amx_table_of<EmulatedAmxTiles>();
+  table.paged_attention = &avx512::amx_paged_attention<EmulatedAmxTiles>;
+  return table;
 }
 
 }  // namespace fastpaged::cpu

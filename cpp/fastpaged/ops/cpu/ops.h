@@ -9,15 +9,17 @@ namespace fastpaged::cpu {
 
 namespace avx2 {
 OpTable table();
+const LogitPasses& logit_passes();
 }  // namespace avx2
 
 namespace avx512 {
 OpTable table();
+const LogitPasses& logit_passes();
 // The linear op without its check. REQUIRES: valid params, a weight from pack_panels (weight_panels.h).
 void multiply_panels(const LinearParams& params, ThreadPool& pool);
 }  // namespace avx512
 
-// The avx512 table, but for the linear layers in bfloat16.
+// The avx512 table, but for the linear layers and attention in bfloat16.
 OpTable amx_table();
 OpTable amx_emulated_table();
 

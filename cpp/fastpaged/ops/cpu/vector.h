@@ -25,6 +25,12 @@
 //   Pairs                              2 kLanes bfloat16: kLanes pairs of neighbours
 //   load_pairs(from)                   2 kLanes elements
 //   broadcast_pair(from)               two elements, in every lane
+//   round_to_pairs(low, high)          pairs of neighbours, first those of low; rounded as by store
+//   pair_up(first, second)             a pair of each lane; both are values of bfloat16, and kept bit by bit
+//   store_pairs(to, pairs)
+//   store_alternate(to, from)          kLanes elements to to[0], to[2], ...; those between are not touched
+//   first_of(pairs), second_of(pairs)  of each pair, as Floats
+//   one_of_each(pairs, which)          pairs with the other element zero; which: 0 or 1
 //   dot(a, b, c)                       c, plus the products of the two elements of each pair; one instruction where
 //                                      kHasDot
 //

@@ -191,11 +191,28 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
   std::memcpy(&bits, from, sizeof(bits));
   return _mm256_set1_epi32(bits);
 }
+static inline Pairs round_to_pairs(Floats low, Floats high) {
+  return _mm256_set_m128i(round_to_bfloat16(high), round_to_bfloat16(low));
+}
+static inline Pairs pair_up(Floats first, Floats second) {
+  return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(first), 16), _mm256_castps_si256(second));
+}
+static inline void store_pairs(BFloat16* to, Pairs pairs) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), pairs);
+}
+static inline void store_alternate(BFloat16* to, const BFloat16* from) {
+  for (std::int64_t i = 0; i < kLanes; ++i) {
+    to[2 * i] = from[i];
+  }
+}
+static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
+  return _mm256_and_si256(pairs, _mm256_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U)));
+}
 static inline Floats first_of(Pairs pairs) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
 }
 static inline Floats second_of(Pairs pairs) {
-  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xFFFF0000U))));
+  return _mm256_castsi256_ps(one_of_each(pairs, 1));
 }
 static inline Floats dot(Pairs a, Pairs b, Floats c) {
   return fma(second_of(a), second_of(b), fma(first_of(a), first_of(b), c));

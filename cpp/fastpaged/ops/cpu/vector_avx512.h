@@ -156,6 +156,30 @@ static inline Pairs broadcast_pair(const BFloat16* from) {
   std::memcpy(&bits, from, sizeof(bits));
   return reinterpret_cast<Pairs>(_mm512_set1_epi32(bits));
 }
+static inline Pairs round_to_pairs(Floats low, Floats high) {
+  return _mm512_cvtne2ps_pbh(high, low);
+}
+static inline Pairs pair_up(Floats first, Floats second) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+  return reinterpret_cast<Pairs>(_mm512_or_si512(low, _mm512_castps_si512(second)));
+}
+static inline void store_pairs(BFloat16* to, Pairs pairs) {
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(pairs));
+}
+static inline void store_alternate(BFloat16* to, const BFloat16* from) {
+  const __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  _mm512_mask_storeu_epi16(to, 0x55555555U, first);
+}
+static inline Pairs one_of_each(Pairs pairs, std::int64_t which) {
+  const __m512i kept = _mm512_set1_epi32(which == 0 ? 0x0000FFFF : static_cast<int>(0xFFFF0000U));
+  return reinterpret_cast<Pairs>(_mm512_and_si512(reinterpret_cast<__m512i>(pairs), kept));
+}
+static inline Floats first_of(Pairs pairs) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(reinterpret_cast<__m512i>(pairs), 16));
+}
+static inline Floats second_of(Pairs pairs) {
+  return reinterpret_cast<Floats>(one_of_each(pairs, 1));
+}
 static inline Floats dot(Pairs a, Pairs b, Floats c) {
   return _mm512_dpbf16_ps(c, a, b);
 }

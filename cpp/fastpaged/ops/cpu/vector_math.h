@@ -29,6 +29,26 @@ static inline Floats exp(Floats x) {
   return times_power_of_2(polynomial(r, kTaylor), n);
 }
 
+// 2^x for x <= 0; NaN stays NaN; results below the smallest normal number are 0.
+template <int kCount>
+static inline Floats exp2_by(Floats x, const float (&coefficients)[kCount]) {
+  x = max(set1(-150.0F), x);
+  const Floats n = round_to_integer(x);
+  return times_power_of_2(polynomial(sub(x, n), coefficients), n);
+}
+
+// Within 2 ulp; 2^0 is 1.
+static inline Floats exp2(Floats x) {
+  constexpr float kMinimax[] = {1.0F, 0.693147004F, 0.240222424F, 0.0555073358F, 0.00967151299F, 0.00132647273F};
+  return exp2_by(x, kMinimax);
+}
+
+// Within a part in 2^18, for what is rounded to bfloat16; 2^0 is 1.
+static inline Floats exp2_coarse(Floats x) {
+  constexpr float kMinimax[] = {1.0F, 0.693124175F, 0.240240991F, 0.0559064262F, 0.00958285295F};
+  return exp2_by(x, kMinimax);
+}
+
 // Within 4 ulp; NaN stays NaN, zero its sign. x + x^3 P(x^2) near 0, where 1 - 2 / (e^2x + 1) would lose its digits.
 static inline Floats tanh(Floats x) {
   constexpr float kNearZero[] = {-0.333333284F, 0.133327827F, -0.0538524948F, 0.0210036356F, -0.00610494148F};

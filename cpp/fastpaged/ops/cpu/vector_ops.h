@@ -14,8 +14,6 @@ void linear(const LinearParams& params, ThreadPool& pool);
 void multiply_panels(const LinearParams& params, ThreadPool& pool);
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool);
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool);
-void activation(const ActivationParams& params, ThreadPool& pool);
-void gated_activation(const GatedActivationParams& params, ThreadPool& pool);
 void soft_cap(const SoftCapParams& params, ThreadPool& pool);
 void add(const AddParams& params, ThreadPool& pool);
 void gather_rows(const GatherRowsParams& params, ThreadPool& pool);

@@ -21,21 +21,31 @@ void pack_row(const A* row, std::int64_t in_features, std::int64_t column, A* pa
 
 }  // namespace
 
-PackedLinear pack_panels(std::span<const TensorView> parts, DType dtype, const char* isa, ThreadPool& pool) {
-  const WeightRows weight(parts, dtype);
+std::size_t bytes_of_panels(std::int64_t out_features, std::int64_t in_features, DType dtype, bool gated) {
+  return with_element(dtype, [&](auto element) {
+    using A = decltype(element);
+    const std::int64_t elements = num_panels_of(out_features, gated) * panel_elements<A>(in_features);
+    return static_cast<std::size_t>(elements) * sizeof(A);
+  });
+}
+
+PackedLinear pack_panels(std::span<const TensorView> parts, DType dtype, const char* isa, bool gated,
+                         ThreadPool& pool) {
+  const WeightRows weight(parts, dtype, gated);
   const std::int64_t out_features = weight.num_rows();
   const std::int64_t in_features = weight.row_size();
+  const std::int64_t panels = num_panels_of(out_features, gated);
   return with_element(dtype, [&](auto element) {
     using A = decltype(element);
     const std::int64_t panel_size = panel_elements<A>(in_features);
-    const auto num_bytes = static_cast<std::size_t>(num_panels(out_features) * panel_size) * sizeof(A);
-    PackedLinear packed(out_features, in_features, dtype, num_bytes, isa);
+    PackedLinear packed(out_features, in_features, dtype, bytes_of_panels(out_features, in_features, dtype, gated), isa,
+                        gated);
     auto* data = reinterpret_cast<A*>(packed.data());
-    pool.parallel_for(num_panels(out_features), [&](std::int64_t panel, int) {
+    pool.parallel_for(panels, [&](std::int64_t panel, int) {
       std::vector<A> scratch(static_cast<std::size_t>(in_features));
-      const std::int64_t last = std::min(out_features, (panel + 1) * kPanelWidth);
-      for (std::int64_t n = panel * kPanelWidth; n < last; ++n) {
-        pack_row(weight.row(n, scratch.data()), in_features, n % kPanelWidth, data + panel * panel_size);
+      const PanelOutputs outputs = panel_outputs(out_features, gated, panel);
+      for (std::int64_t i = 0; i < outputs.count; ++i) {
+        pack_row(weight.row(outputs.first + i, scratch.data()), in_features, i, data + panel * panel_size);
       }
     });
     return packed;

@@ -14,11 +14,12 @@
 namespace fastpaged::reference {
 namespace {
 
+// The query with the key at a slot of the piece.
 template <typename A>
-float dot(const A* a, const A* b, std::int64_t size) {
+float dot(const KVLayout<A>& cache, const A* q, const A* keys, std::int64_t slot) {
   float sum = 0.0F;
-  for (std::int64_t i = 0; i < size; ++i) {
-    sum += to_float(a[i]) * to_float(b[i]);
+  for (std::int64_t i = 0; i < cache.head_dim(); ++i) {
+    sum += to_float(q[i]) * to_float(keys[cache.key_element(slot, i)]);
   }
   return sum;
 }
@@ -40,7 +41,7 @@ template <typename A>
 void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const std::int32_t* blocks, std::int64_t t,
             std::int64_t head, std::int64_t position) {
   const std::int64_t head_dim = params.q.shape[2];
-  const std::int64_t kv_head = head / (params.q.shape[1] / cache.num_kv_heads);
+  const std::int64_t kv_head = head / (params.q.shape[1] / cache.num_kv_heads());
   const std::int64_t first = params.window == 0 ? 0 : std::max<std::int64_t>(0, position - params.window + 1);
   const A* q = params.q.row<const A>(t) + head * head_dim;
 
@@ -48,8 +49,9 @@ void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const 
   weights.resize(static_cast<std::size_t>(position - first + 1));
   float largest = -std::numeric_limits<float>::infinity();
   for (std::int64_t j = first; j <= position; ++j) {
-    const A* key = cache.key(blocks[j / cache.block_size], kv_head, j % cache.block_size);
-    weights[j - first] = score_of(params, dot(q, key, head_dim), head, j - position);
+    const A* keys = cache.keys(blocks[j / cache.block_size()], kv_head);
+    const float product = dot(cache, q, keys, j % cache.block_size());
+    weights[j - first] = score_of(params, product, head, j - position);
     largest = std::max(largest, weights[j - first]);
   }
 
@@ -57,10 +59,10 @@ void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const 
   std::array<float, kMaxHeadDim> mix{};
   for (std::int64_t j = first; j <= position; ++j) {
     const float weight = exp(weights[j - first] - largest);
-    const A* value = cache.value(blocks[j / cache.block_size], kv_head, j % cache.block_size);
+    const A* values = cache.values(blocks[j / cache.block_size()], kv_head);
     sum += weight;
     for (std::int64_t i = 0; i < head_dim; ++i) {
-      mix[i] += weight * to_float(value[i]);
+      mix[i] += weight * to_float(values[cache.value_element(j % cache.block_size(), i)]);
     }
   }
   A* out = params.out.row<A>(t) + head * head_dim;

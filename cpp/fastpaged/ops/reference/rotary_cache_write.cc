@@ -43,8 +43,9 @@ void rotate(float* head, const HeadChange& change) {
   }
 }
 
-template <typename A>
-void write_head(const float* from, const HeadChange& change, std::int64_t head_dim, A* to) {
+// put(d, x): element d becomes x.
+template <typename Put>
+void write_head(const float* from, const HeadChange& change, std::int64_t head_dim, const Put& put) {
   std::array<float, kMaxHeadDim> head;
   std::copy_n(from, head_dim, head.begin());
   if (change.norm != nullptr) {
@@ -53,7 +54,9 @@ void write_head(const float* from, const HeadChange& change, std::int64_t head_d
   if (change.cos_sin != nullptr) {
     rotate(head.data(), change);
   }
-  std::transform(head.begin(), head.begin() + head_dim, to, rounded_to<A>);
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    put(d, head[d]);
+  }
 }
 
 template <typename A>
@@ -61,8 +64,8 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache,
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
   const std::int64_t slot = params.slot_mapping.ptr<const std::int32_t>()[t];
-  const std::int64_t block = slot / cache.block_size;
-  const std::int64_t offset = slot % cache.block_size;
+  const std::int64_t block = slot / cache.block_size();
+  const std::int64_t offset = slot % cache.block_size();
   HeadChange change{.norm = params.q_norm.ptr<const float>(), .eps = params.norm_eps, .cos_sin = nullptr, .rotary = 0};
   if (!params.cos_sin.empty()) {
     change.cos_sin = params.cos_sin.row<const float>(params.positions.ptr<const std::int32_t>()[t]);
@@ -70,14 +73,20 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache,
   }
   const auto* from = params.qkv.row<const float>(t);
   for (std::int64_t head = 0; head < num_heads; ++head, from += head_dim) {
-    write_head(from, change, head_dim, params.q.row<A>(t) + head * head_dim);
+    A* const q = params.q.row<A>(t) + head * head_dim;
+    write_head(from, change, head_dim, [&](std::int64_t d, float x) { q[d] = rounded_to<A>(x); });
   }
   change.norm = params.k_norm.ptr<const float>();
-  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    write_head(from, change, head_dim, cache.key(block, head, offset));
+  for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
+    A* const keys = cache.keys(block, head);
+    write_head(from, change, head_dim,
+               [&](std::int64_t d, float x) { keys[cache.key_element(offset, d)] = rounded_to<A>(x); });
   }
-  for (std::int64_t head = 0; head < cache.num_kv_heads; ++head, from += head_dim) {
-    std::transform(from, from + head_dim, cache.value(block, head, offset), rounded_to<A>);
+  for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
+    A* const values = cache.values(block, head);
+    for (std::int64_t d = 0; d < head_dim; ++d) {
+      values[cache.value_element(offset, d)] = rounded_to<A>(from[d]);
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 """The core: how long planning takes. Runs bench_core, prints a table and writes the rows for whoever compares.
 
-    python bench/core.py build/bench/bench/cpp/bench_core [--output bench/results.json] [--repetitions 7]
+    python bench/core_times.py build/bench/bench/cpp/bench_core [--output bench/results.json] [--repetitions 7]
 
 A row is {"name", "median_us", "limit_us"}: the median over the repetitions, in microseconds, of what one step (of the
 scheduler; the median of a repetition's steps) or one call (of the pool and the tables; their mean) takes, and the

@@ -1,0 +1,136 @@
+#include "fastpaged/ops/op_cost.h"
+
+#include <algorithm>
+
+#include "fastpaged/ops/packed_linear.h"
+
+namespace fastpaged {
+namespace {
+
+std::int64_t num_elements(const TensorView& view) {
+  std::int64_t count = view.empty() ? 0 : 1;
+  for (int axis = 0; axis < view.rank; ++axis) {
+    count *= view.shape[static_cast<std::size_t>(axis)];
+  }
+  return count;
+}
+
+std::int64_t bytes_of(const TensorView& view) {
+  return num_elements(view) * static_cast<std::int64_t>(size_of(view.dtype));
+}
+
+std::int64_t row_bytes(const TensorView& table) {
+  return table.empty() ? 0 : table.shape[1] * static_cast<std::int64_t>(size_of(table.dtype));
+}
+
+// x + residual (if given), written back, then `flops_per_element` on each element.
+template <typename NormParams>
+OpCost norm_cost(const NormParams& params, std::int64_t flops_per_element) {
+  const bool adds = !params.residual.empty();
+  return {.weight_bytes = bytes_of(params.weight),
+          .activation_bytes = bytes_of(params.x) * (adds ? 2 : 1) + bytes_of(params.residual) + bytes_of(params.out),
+          .flops = num_elements(params.x) * (flops_per_element + (adds ? 1 : 0))};
+}
+
+// The keys that queries at positions [first, end) see, added up: query p sees min(p + 1, window).
+std::int64_t keys_seen(std::int64_t first, std::int64_t end, std::int64_t window) {
+  const auto up_to = [window](std::int64_t position) {  // of the queries before it
+    const std::int64_t growing = window == 0 ? position : std::min(position, window);
+    return growing * (growing + 1) / 2 + (position - growing) * window;
+  };
+  return up_to(end) - up_to(first);
+}
+
+}  // namespace
+
+OpCost& OpCost::operator+=(const OpCost& other) {
+  weight_bytes += other.weight_bytes;
+  kv_bytes += other.kv_bytes;
+  activation_bytes += other.activation_bytes;
+  flops += other.flops;
+  return *this;
+}
+
+OpCost op_cost(const EmbeddingParams& params) {
+  const std::int64_t num_tokens = params.out.shape[0];
+  const bool has_positions = !params.position_table.empty();
+  return {.weight_bytes = num_tokens * (row_bytes(params.table) + row_bytes(params.position_table)),
+          .activation_bytes = bytes_of(params.out),
+          .flops = num_elements(params.out) * (has_positions ? 2 : 1)};
+}
+
+OpCost op_cost(const RmsNormParams& params) {
+  return norm_cost(params, 4);  // square, sum, scale, weight
+}
+
+OpCost op_cost(const LayerNormParams& params) {
+  const bool has_bias = !params.bias.empty();
+  OpCost cost = norm_cost(params, has_bias ? 7 : 6);  // sum, difference, square, sum, scale, weight, bias
+  cost.weight_bytes += bytes_of(params.bias);
+  return cost;
+}
+
+OpCost op_cost(const LinearParams& params) {
+  const PackedLinear& weight = *params.weight;
+  const std::int64_t num_weights = weight.out_features() * weight.in_features();
+  const std::int64_t num_rows = params.x.shape[0];
+  const std::int64_t num_sums = num_rows * weight.out_features();
+  const std::int64_t num_outputs = num_elements(params.out);  // half of the sums where the others gate them
+  OpCost cost{.weight_bytes = num_weights * static_cast<std::int64_t>(size_of(weight.dtype())) + bytes_of(params.bias),
+              .activation_bytes = bytes_of(params.x) + bytes_of(params.out) * (params.adds ? 2 : 1),
+              .flops = 2 * num_rows * num_weights};
+  cost.flops += params.bias.empty() ? 0 : num_sums;
+  cost.flops += params.activation ? 2 * num_outputs : 0;
+  cost.flops += params.adds ? num_outputs : 0;
+  cost.flops += num_sums - num_outputs;  // a gate's product
+  return cost;
+}
+
+OpCost op_cost(const RotaryCacheWriteParams& params) {
+  const std::int64_t num_tokens = params.q.shape[0];
+  const std::int64_t num_kv_heads = params.kv_cache.shape[2];
+  const std::int64_t head_dim = params.q.shape[2];
+  const std::int64_t num_rotated_heads = num_tokens * (params.q.shape[1] + num_kv_heads);
+  const std::int64_t rotary = params.cos_sin.empty() ? 0 : params.cos_sin.shape[1];
+  const std::int64_t norm_flops = params.q_norm.empty() ? 0 : 4 * head_dim;
+  return {
+      .weight_bytes = bytes_of(params.q_norm) + bytes_of(params.k_norm),
+      .kv_bytes = num_tokens * 2 * num_kv_heads * head_dim * static_cast<std::int64_t>(size_of(params.kv_cache.dtype)),
+      // The table's rows are those of the layer before.
+      .activation_bytes = bytes_of(params.qkv) + bytes_of(params.q) + num_tokens * row_bytes(params.cos_sin),
+      .flops = num_rotated_heads * (3 * rotary + norm_flops)};
+}
+
+OpCost op_cost(const PagedAttentionParams& params) {
+  const auto* query_start = params.query_start.ptr<const std::int32_t>();
+  const auto* context_lens = params.context_lens.ptr<const std::int32_t>();
+  std::int64_t num_keys_read = 0;  // by some query of their sequence
+  std::int64_t num_pairs = 0;      // of a query and a key that it sees
+  for (std::int64_t s = 0; s < params.context_lens.shape[0]; ++s) {
+    const std::int64_t end = context_lens[s];
+    const std::int64_t first_query = end - (query_start[s + 1] - query_start[s]);
+    const std::int64_t first_key = params.window == 0 ? 0 : std::max<std::int64_t>(0, first_query - params.window + 1);
+    num_keys_read += end > first_query ? end - first_key : 0;
+    num_pairs += keys_seen(first_query, end, params.window);
+  }
+  const std::int64_t num_heads = params.q.shape[1];
+  const std::int64_t head_dim = params.q.shape[2];
+  const std::int64_t vector_bytes = head_dim * static_cast<std::int64_t>(size_of(params.kv_cache.dtype));
+  return {.kv_bytes = num_keys_read * 2 * params.kv_cache.shape[2] * vector_bytes,
+          .activation_bytes = bytes_of(params.q) + bytes_of(params.out),
+          .flops = num_pairs * num_heads * head_dim * 4};  // a product with the key, one with the value
+}
+
+OpCost op_cost(const SoftCapParams& params) {
+  return {.activation_bytes = 2 * bytes_of(params.x), .flops = 3 * num_elements(params.x)};
+}
+
+OpCost op_cost(const AddParams& params) {
+  return {.activation_bytes = 2 * bytes_of(params.x) + bytes_of(params.y), .flops = num_elements(params.x)};
+}
+
+OpCost op_cost(const GatherRowsParams& params) {
+  return {.activation_bytes = 2 * bytes_of(params.out)};
+}
+
+}  // namespace fastpaged

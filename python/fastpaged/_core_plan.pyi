@@ -1,0 +1,112 @@
+"""What fastpaged._core's scheduler takes and plans (bind_policy.cc, bind_plan.cc). Only for readers and type checkers:
+no module of this name exists at run time."""
+
+from collections.abc import Sequence
+from typing import Final
+
+class SchedulerPolicy:
+    """All that scheduling policies differ in. Read-only; the defaults are the engine's.
+
+    preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
+        prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
+        request of one sequence, swap one of several.
+    chunked_prefill: whether a prompt may be computed over several steps.
+    long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
+    watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.
+    counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
+    block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
+    swapped_before_waiting: swapped requests come back before any waiting one is looked at.
+    """
+
+    def __init__(
+        self,
+        *,
+        preemption_mode: str = "by_branches",
+        chunked_prefill: bool = True,
+        long_prefill_token_threshold: int = 0,
+        watermark: float = 0.01,
+        counts_running_needs: bool = True,
+        block_per_branch: bool = False,
+        swapped_before_waiting: bool = False,
+    ) -> None: ...
+    @staticmethod
+    def paper_2023() -> SchedulerPolicy:
+        """Section 4.5 of the paper."""
+    preemption_mode: Final[str]
+    chunked_prefill: Final[bool]
+    long_prefill_token_threshold: Final[int]
+    watermark: Final[float]
+    counts_running_needs: Final[bool]
+    block_per_branch: Final[bool]
+    swapped_before_waiting: Final[bool]
+
+class SchedulerStats:
+    """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
+
+    num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
+    """
+
+    num_preemptions: Final[int]
+    num_groups_swapped_out: Final[int]
+    num_groups_swapped_in: Final[int]
+    num_blocks_swapped_out: Final[int]
+    num_blocks_swapped_in: Final[int]
+    num_blocks_copied_on_write: Final[int]
+    num_tokens_recomputed: Final[int]
+
+class SamplingParams:
+    def __init__(
+        self,
+        *,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        min_p: float,
+        seed: int,
+        num_logprobs: int | None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        min_tokens: int = 0,
+        logit_bias: dict[int, float] = ...,
+        allowed_token_ids: Sequence[int] | None = None,
+        end_token_ids: Sequence[int] = (),
+        bad_words: Sequence[Sequence[int]] = (),
+        num_prompt_logprobs: int | None = None,
+    ) -> None:
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
+
+class FinishReason:
+    """Enum: STOP, LENGTH, ABORT, ERROR."""
+
+    __members__: dict[str, FinishReason]
+    STOP: FinishReason
+    LENGTH: FinishReason
+    ABORT: FinishReason
+    ERROR: FinishReason
+    name: Final[str]
+
+class SchedulerOutput:
+    @property
+    def scheduled(self) -> list[tuple[int, int, int]]:
+        """(group_id, first_token, num_tokens) of each sequence in this step."""
+    @property
+    def scheduled_sequences(self) -> list[int]:
+        """The sequence ids, in the order of scheduled."""
+    @property
+    def copies(self) -> list[tuple[str, int, int, int]]:
+        """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
+        "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
+    @property
+    def preempted(self) -> list[int]:
+        """Group ids; those that were swapped are in swapped_out too."""
+    swapped_out: Final[list[int]]
+    swapped_in: Final[list[int]]
+    @property
+    def let_in(self) -> list[int]:
+        """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    num_tokens: Final[int]
+    num_samples: Final[int]
+    @property
+    def num_rows(self) -> int:
+        """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""

@@ -1,0 +1,19 @@
+"""Where the figures of a measurement go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastpaged.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def check_writable(path: Path) -> None:
+    """Before the work is done whose figures go there. A file that is there is left as it is."""
+    try:
+        with path.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise InvalidRequestError(f"--json: {path} cannot be written: {error.strerror}") from None
