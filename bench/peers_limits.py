@@ -14,8 +14,9 @@ from typing import Any
 
 from workloads import Request
 
+from fastpaged.cli.machine_limits import MOST_CHANGE
+
 _BF16_BYTES = 2
-_MOST_CHANGE = 0.10
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def changes(before: MachineRates, after: MachineRates) -> list[str]:
         ("memory", "GB/s", before.read_rate, after.read_rate),
         ("matrix work", "GFLOP/s", before.flop_rate, after.flop_rate),
     ):
-        if abs(other - one) > _MOST_CHANGE * max(one, other):
+        if abs(other - one) > MOST_CHANGE * max(one, other):
             rates = f"{one / 1e9:.1f} {unit} before, {other / 1e9:.1f} after"
             found.append(f"This machine was not quiet: {title} {rates}.")
     return found

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,19 +37,19 @@ class Run:
     tokens: list[list[int]]
 
 
-class Engine:
+class Engine(ABC):
     """A peer. The methods are called in this order: prepare, and then fresh and run again and again."""
 
+    @abstractmethod
     def prepare(self, requests: Requests) -> str:
         """Makes ready for these requests; returns the engine's name and version and how it is set."""
-        raise NotImplementedError
 
-    def fresh(self) -> None:
+    def fresh(self) -> None:  # noqa: B027 - most have nothing to forget
         """Forgets what earlier runs left: prefix caches."""
 
+    @abstractmethod
     def run(self, requests: Requests) -> Run:
         """Replays the requests."""
-        raise NotImplementedError
 
 
 def parser(description: str) -> argparse.ArgumentParser:

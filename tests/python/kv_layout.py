@@ -13,35 +13,31 @@ TILE = 16
 
 def tiled(cache: Array) -> Array:
     """From [slot][element] order, a new array."""
-    block_size, head_dim = cache.shape[-2:]
-    out = cache.copy()
-    if block_size % TILE != 0:
-        return out
-    lead, tiles = cache.shape[:-4], block_size // TILE
-    k, v = out[..., 0, :, :, :], out[..., 1, :, :, :]
-    heads = cache.shape[-3]
-    if cache.dtype == np.uint16:
-        pairs = k.reshape(*lead, heads, tiles, TILE, head_dim // 2, 2)
-        k[...] = np.swapaxes(pairs, -3, -2).reshape(k.shape)
-        v[...] = np.swapaxes(v.reshape(*lead, heads, block_size // 2, 2, head_dim), -2, -1).reshape(v.shape)
-    else:
-        k[...] = np.swapaxes(k.reshape(*lead, heads, tiles, TILE, head_dim), -2, -1).reshape(k.shape)
-    return out
+    return _reordered(cache, back=False)
 
 
 def untiled(cache: Array) -> Array:
     """To [slot][element] order, a new array."""
-    block_size, head_dim = cache.shape[-2:]
+    return _reordered(cache, back=True)
+
+
+def _reordered(cache: Array, *, back: bool) -> Array:
+    heads, block_size, head_dim = cache.shape[-3:]
     out = cache.copy()
     if block_size % TILE != 0:
         return out
-    lead, tiles = cache.shape[:-4], block_size // TILE
+    lead, tiles = (*cache.shape[:-4], heads), block_size // TILE
     k, v = out[..., 0, :, :, :], out[..., 1, :, :, :]
-    heads = cache.shape[-3]
     if cache.dtype == np.uint16:
-        pairs = k.reshape(*lead, heads, tiles, head_dim // 2, TILE, 2)
-        k[...] = np.swapaxes(pairs, -3, -2).reshape(k.shape)
-        v[...] = np.swapaxes(v.reshape(*lead, heads, block_size // 2, head_dim, 2), -2, -1).reshape(v.shape)
+        k[...] = _swapped(k, (*lead, tiles), TILE, head_dim // 2, (2,), back)
+        v[...] = _swapped(v, (*lead, block_size // 2), 2, head_dim, (), back)
     else:
-        k[...] = np.swapaxes(k.reshape(*lead, heads, tiles, head_dim, TILE), -2, -1).reshape(k.shape)
+        k[...] = _swapped(k, (*lead, tiles), TILE, head_dim, (), back)
     return out
+
+
+def _swapped(a: Array, lead: tuple[int, ...], slots: int, units: int, unit: tuple[int, ...], back: bool) -> Array:
+    """[lead][slots][units][unit] <-> [lead][units][slots][unit], in the shape of a."""
+    middle = (units, slots) if back else (slots, units)
+    first = len(lead)
+    return np.swapaxes(a.reshape(*lead, *middle, *unit), first, first + 1).reshape(a.shape)
