@@ -119,10 +119,12 @@ class GraphHandle {
   }
   void time_ops(const std::optional<MachineLimits>& limits) { graph_.time_ops(limits.value_or(MachineLimits{})); }
   [[nodiscard]] std::vector<OpTime> op_times() const {
-    return graph_.op_times() ? graph_.op_times()->times() : std::vector<OpTime>{};
+    const std::optional<OpTimes>& times = graph_.op_times();
+    return times ? times->times() : std::vector<OpTime>{};
   }
   [[nodiscard]] double runs_limit_seconds() const {
-    return graph_.op_times() ? graph_.op_times()->runs_limit_seconds() : 0.0;
+    const std::optional<OpTimes>& times = graph_.op_times();
+    return times ? times->runs_limit_seconds() : 0.0;
   }
   [[nodiscard]] const ModelGraph& graph() const { return graph_; }
 
