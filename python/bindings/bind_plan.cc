@@ -177,6 +177,10 @@ struct PackedEvent {
   std::int64_t num_scores;
   std::int64_t finish_reason;  // -1: unfinished
   std::int64_t group_finished;
+  std::int64_t kind;
+  std::uint64_t parent_id;
+  std::int64_t branch;
+  double score;
 };
 
 py::bytes packed(const StepEvents& self) {
@@ -191,7 +195,11 @@ py::bytes packed(const StepEvents& self) {
                           .score_row = e.score_row,
                           .num_scores = e.num_scores,
                           .finish_reason = e.finished ? static_cast<std::int64_t>(e.finish_reason) : -1,
-                          .group_finished = e.group_finished ? 1 : 0};
+                          .group_finished = e.group_finished ? 1 : 0,
+                          .kind = static_cast<std::int64_t>(e.kind),
+                          .parent_id = e.parent_id,
+                          .branch = e.branch,
+                          .score = e.score};
     std::memcpy(out, &row, sizeof(row));
     out += sizeof(row);
   }
@@ -222,9 +230,19 @@ void bind_request(py::module_& m) {
       .value("ABORT", FinishReason::kAbort)
       .value("ERROR", FinishReason::kError);
 
+  py::enum_<EventKind>(m, "EventKind")
+      .value("SAMPLE", EventKind::kSample)
+      .value("BEAM", EventKind::kBeam)
+      .value("HYPOTHESIS", EventKind::kHypothesis)
+      .value("RESULT", EventKind::kResult);
+
   py::class_<SequenceEvent>(m, "SequenceEvent")
+      .def_readonly("kind", &SequenceEvent::kind)
       .def_readonly("group_id", &SequenceEvent::group_id)
       .def_readonly("sequence_id", &SequenceEvent::sequence_id)
+      .def_readonly("parent_id", &SequenceEvent::parent_id)
+      .def_readonly("branch", &SequenceEvent::branch)
+      .def_readonly("score", &SequenceEvent::score)
       .def_property_readonly("token_id", [](const SequenceEvent& e) { return when(e.has_token, e.token_id); })
       .def_property_readonly("sample_row", [](const SequenceEvent& e) { return when(e.has_token, e.sample_row); })
       .def_property_readonly(

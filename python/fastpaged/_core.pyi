@@ -3,7 +3,7 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,11 +14,14 @@ from fastpaged._core_machine import MatrixProbe as MatrixProbe
 from fastpaged._core_machine import OpTime as OpTime
 from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
 from fastpaged._core_plan import SchedulerStats as SchedulerStats
+from fastpaged._core_plan import SequenceEvent as SequenceEvent
+from fastpaged._core_plan import StepEvents as StepEvents
 
 __version__: str
 
@@ -220,31 +223,6 @@ class ModelGraph:
         """[num_samples, vocab] logits of the last run: a view, overwritten by the next run."""
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
-
-class SequenceEvent:
-    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
-
-    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
-        without any. An event may have no more than that.
-    """
-
-    group_id: Final[int]
-    sequence_id: Final[int]
-    token_id: Final[int | None]
-    sample_row: Final[int | None]
-    score_rows: Final[tuple[int, int] | None]
-    finish_reason: Final[FinishReason | None]
-    @property
-    def group_finished(self) -> bool:
-        """This sequence was the last of its request."""
-
-class StepEvents:
-    """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
-    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished."""
-
-    packed: Final[bytes]
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[SequenceEvent]: ...
 
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.

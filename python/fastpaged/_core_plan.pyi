@@ -1,7 +1,7 @@
 """What fastpaged._core's scheduler takes and plans (bind_policy.cc, bind_plan.cc). Only for readers and type checkers:
 no module of this name exists at run time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 class SchedulerPolicy:
@@ -85,6 +85,48 @@ class FinishReason:
     ABORT: FinishReason
     ERROR: FinishReason
     name: Final[str]
+
+class EventKind:
+    """Enum: SAMPLE (a branch went on, or ended), BEAM, HYPOTHESIS and RESULT of a beam search."""
+
+    __members__: dict[str, EventKind]
+    SAMPLE: EventKind
+    BEAM: EventKind
+    HYPOTHESIS: EventKind
+    RESULT: EventKind
+    name: Final[str]
+
+class SequenceEvent:
+    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
+
+    kind: SAMPLE but for beams; parent_id: the sequence it grew from, mostly itself; branch: which of its request's
+        samples, or the rank of a result; score: of beams (see scheduler_output.h).
+    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
+        without any. An event may have no more than that.
+    """
+
+    kind: Final[EventKind]
+    group_id: Final[int]
+    sequence_id: Final[int]
+    parent_id: Final[int]
+    branch: Final[int]
+    score: Final[float]
+    token_id: Final[int | None]
+    sample_row: Final[int | None]
+    score_rows: Final[tuple[int, int] | None]
+    finish_reason: Final[FinishReason | None]
+    @property
+    def group_finished(self) -> bool:
+        """This sequence was the last of its request."""
+
+class StepEvents:
+    """What a step did, in order. packed, 12 fields of 8 bytes an event: group_id, sequence_id, token_id (-1: none),
+    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished,
+    kind (place in EventKind), parent_id, branch, score (a double)."""
+
+    packed: Final[bytes]
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
 
 class SchedulerOutput:
     @property

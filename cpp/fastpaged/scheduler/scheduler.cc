@@ -211,6 +211,7 @@ SequenceEvent Scheduler::take_rows(const PlannedSequence& planned, std::span<con
   const std::int32_t num_scores = planned.what.num_scores;
   SequenceEvent event{.group_id = planned.group->id,
                       .sequence_id = planned.sequence->id(),
+                      .parent_id = planned.sequence->id(),
                       .score_row = first_row,
                       .sample_row = first_row + num_scores};
   const bool scored = std::ranges::all_of(rows.first(num_scores), &SampledToken::ok);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/base/block_copy.h"
@@ -23,10 +24,23 @@ struct ScheduledSequence {
   bool operator==(const ScheduledSequence&) const = default;
 };
 
+// What an event says. Those of one beam search and step speak of the beams as they were before the step: each first
+// reads its parent's past, then all take effect together.
+enum class EventKind : std::uint8_t {
+  kSample,  // a branch went on by a token, or ended, or has scores
+  kBeam,    // `sequence_id` is a live beam now, grown from `parent_id` by a token. Beams with no such event are gone
+  kHypothesis,  // the same, and it is finished: it stays as `sequence_id`, to be named again by a result
+  kResult,      // the search is over: hypothesis `sequence_id` is the answer number `branch`, best first
+};
+
 // What a step did to one sequence, as the outside hears of it. Without a token and not finished: scores alone.
 struct SequenceEvent {
+  EventKind kind = EventKind::kSample;
   GroupId group_id = 0;
   SequenceId sequence_id = 0;
+  SequenceId parent_id = 0;     // the sequence it grew from: itself, but for the first token of a fork
+  std::int32_t branch = 0;      // which of its request's samples, from 0; of a result: its rank, from 0
+  double score = 0.0;           // beams: the sum of logprobs; hypotheses and results: that, length_penalty applied
   std::int32_t score_row = 0;   // first row of the sampler's output with a score; the others follow
   std::int32_t num_scores = 0;  // 0 if one of them failed
   std::int32_t sample_row = 0;  // row of the sampler's output; meaningful if has_token
@@ -48,6 +62,8 @@ struct SchedulerOutput {
   // Sequences that ended while planning, without a token: they had reached the end of the pool.
   // They are repeated in each plan until an update() has reported them.
   std::vector<SequenceEvent> ended;
+  // Requests let in for the first time by this plan, and how many of their prompt's tokens the prefix cache had.
+  std::vector<std::pair<GroupId, std::int32_t>> cached;
   std::int32_t num_tokens = 0;
   std::int32_t num_samples = 0;
   std::int32_t num_rows = 0;  // of logits: samples and scores

@@ -147,6 +147,7 @@ Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequen
   SequenceEvent& end = ended_.emplace_back();
   end.group_id = group.id;
   end.sequence_id = sequence.id();
+  end.parent_id = sequence.id();
   end.finished = true;
   end.finish_reason = FinishReason::kLength;
   end.group_finished = remove_sequence(group, sequence);

@@ -22,6 +22,10 @@ cdef struct _Event:
     long long num_scores
     long long finish_reason  # -1: unfinished
     long long group_finished
+    long long kind  # of EventKind: sample, beam, hypothesis, result
+    unsigned long long parent_id
+    long long branch
+    double score
 
 
 cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error")  # in the order of FinishReason
