@@ -23,6 +23,10 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(1, "max_num_batched_tokens", config.max_num_batched_tokens);
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
+  require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
+    return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
+  });
   require(config.max_num_rows == 0 || config.max_num_rows >= config.max_num_seqs, [&] {
     return "max_num_rows must be 0 (no limit) or >= max_num_seqs = " + std::to_string(config.max_num_seqs) + ", got " +
            std::to_string(config.max_num_rows);
@@ -59,7 +63,9 @@ void require_fits(const std::vector<TokenId>& prompt, const SchedulerConfig& con
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
-      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks),
+      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
+                {.enabled = config.prefix_caching, .hash_mask = config.prefix_hash_mask}),
+      pins_(config.block_size, config.max_pinned_blocks),
       num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
 
 void Scheduler::add(NewRequest request) {
@@ -78,6 +84,8 @@ void Scheduler::add(NewRequest request) {
   group.arrival = next_arrival_++;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
+  group.cache_root = std::move(request.cache_root);
+  group.skip_prefix_cache = request.skip_prefix_cache;
   const SequenceId sequence_id = next_sequence_id_++;
   group.sequences.push_back(
       std::make_unique<Sequence>(sequence_id, std::move(request.prompt_token_ids), kv_cache_.make_table(sequence_id)));
@@ -194,6 +202,7 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::s
       continue;
     }
     stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
+    publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
     if (planned.group->num_sequences() > 1) {
       planned.group->take_over_from(*planned.sequence, kv_cache_);
     }

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fastpaged/base/types.h"
@@ -28,9 +29,12 @@ struct SequenceGroup {
   std::int64_t arrival = 0;  // unique: who came first
   SamplingParams sampling;
   StopConditions stop;
+  std::string cache_root;          // shares cached blocks with requests of the same one alone
+  bool skip_prefix_cache = false;  // computes all of its prompt itself
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::int64_t num_preemptions = 0;
+  bool was_let_in = false;  // once at least
 
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
   // Every branch has just its last token to compute: the group samples one token for each, in the same step.
