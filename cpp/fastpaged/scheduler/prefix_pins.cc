@@ -66,9 +66,9 @@ void PrefixPins::take(Pin& pin, const BlockTable& table, std::int32_t num_cached
   }
   const std::int32_t most = std::min(num_cached, pin.num_blocks);
   std::int32_t common = held;
-  while (common < most && std::ranges::equal(token_ids.subspan(std::size_t{1} * common * block_size_, block_size_),
-                                             std::span(pin.token_ids).subspan(std::size_t{1} * common * block_size_,
-                                                                              block_size_))) {
+  while (common < most &&
+         std::ranges::equal(token_ids.subspan(std::size_t{1} * common * block_size_, block_size_),
+                            std::span(pin.token_ids).subspan(std::size_t{1} * common * block_size_, block_size_))) {
     ++common;
   }
   if (common > held) {

@@ -53,7 +53,7 @@ class PrefixPins {
   bool release_oldest();
   void release_all();
 
-  [[nodiscard]] std::vector<PinnedPrefix> list() const;  // in order of id
+  [[nodiscard]] std::vector<PinnedPrefix> list() const;                      // in order of id
   [[nodiscard]] std::int64_t num_releases() const { return num_releases_; }  // for want of room, ever
   [[nodiscard]] std::vector<const BlockTable*> tables() const;
   void check_invariants() const;

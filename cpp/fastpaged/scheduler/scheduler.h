@@ -18,10 +18,11 @@
 // A group's branches decode in the same step or not at all. A sequence that the whole pool could not hold beside its
 // siblings has reached its end: it finishes with kLength, and nobody is preempted for it.
 //
-// With prefix_caching, full blocks stay findable after their request, as long as nobody needs the room, and a group that
-// comes in takes what it finds: the longest beginning that was computed before, under its cache_root, less its last
-// token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed. Whoever
-// lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with it.
+// With prefix_caching, full blocks stay findable after their request, as long as nobody needs the room, and a group
+// that comes in takes what it finds: the longest beginning that was computed before, under its cache_root, less its
+// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed.
+// Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
+// it.
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -72,7 +73,7 @@ struct SchedulerConfig {
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
   std::int32_t max_num_rows = 0;               // of logits in one step, >= max_num_seqs; 0 is no limit
   bool prefix_caching = false;
-  std::int32_t max_pinned_blocks = 0;  // of all pins together; 0 without prefix_caching
+  std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
   SchedulerPolicy policy = {};
 };
@@ -110,7 +111,7 @@ class Scheduler {
   // it holds by now. Throws std::invalid_argument, and changes nothing: an id in use or from 2^63 on, tokens that fill
   // no block, or more blocks than max_pinned_blocks leaves (naming need and have).
   std::int32_t pin(PinId id, std::vector<TokenId> token_ids, std::string cache_root = {});
-  bool unpin(PinId id);  // false if it is not here
+  bool unpin(PinId id);                                                          // false if it is not here
   [[nodiscard]] std::vector<PinnedPrefix> pins() const { return pins_.list(); }  // in order of id
   // Nothing is cached any more, nor will be what is computed already or by a plan that is out. Requests go on; pins
   // stay, and hold nothing.
@@ -190,12 +191,12 @@ class Scheduler {
   SchedulerConfig config_;
   KVCacheManager kv_cache_;
   std::unordered_map<GroupId, SequenceGroup> groups_;  // after kv_cache_: their tables give blocks back to it
+  PrefixPins pins_;                                    // the same
   RequestQueue waiting_;
   RequestQueue running_;
   RequestQueue swapped_;
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
-  PrefixPins pins_;  // after kv_cache_, too
   StepPlan plan_;
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
