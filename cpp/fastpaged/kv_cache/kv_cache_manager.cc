@@ -39,14 +39,6 @@ std::int32_t valid_block_size(std::int32_t num_blocks, std::int32_t block_size, 
   return block_size;
 }
 
-void check_tier(const BlockTable& table, const BlockPool& tier) {
-  if (&table.pool() != &tier) {
-    throw_invariant("sequence " + std::to_string(table.owner()) + " holds blocks of the " + table.pool().name() +
-                        " pool where it must hold the " + tier.name() + " pool's",
-                    std::source_location::current());
-  }
-}
-
 }  // namespace
 
 KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks,
@@ -62,6 +54,14 @@ KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size,
       device_.uncache(descendant);
     }
   });
+}
+
+void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) {
+  if (&table.pool() != &tier) {
+    throw_invariant("sequence " + std::to_string(table.owner()) + " holds blocks of the " + table.pool().name() +
+                        " pool where it must hold the " + tier.name() + " pool's",
+                    std::source_location::current());
+  }
 }
 
 std::int64_t KVCacheManager::capacity() const {

@@ -96,6 +96,7 @@ class KVCacheManager {
   struct Range {
     std::int32_t begin, end;
   };
+  static void check_tier(const BlockTable& table, const BlockPool& tier);
   [[nodiscard]] Range written_blocks(std::int64_t first_token, std::int64_t num_tokens) const;
   [[nodiscard]] bool move(std::span<BlockTable* const> tables, CopyKind kind, const BlockPool& from, BlockPool& to);
 
