@@ -117,8 +117,7 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
       copied_.push_back(group.id);
       ++stats_.num_partial_prefix_blocks;
     }
-    pins_.offer(sequence.table(), static_cast<std::int32_t>(match.blocks.size()), sequence.token_ids(),
-                group.cache_root);
+    pins_.offer(sequence.table(), sequence.num_published_blocks(), sequence.token_ids(), group.cache_root);
     group.take_over_from(sequence, kv_cache_);
   }
   if (!std::exchange(group.was_let_in, true)) {
@@ -151,7 +150,8 @@ std::int32_t Scheduler::pin(PinId id, std::vector<TokenId> token_ids, std::strin
   const std::int64_t whole_blocks = std::ssize(token_ids) / config_.block_size * config_.block_size;
   PrefixMatch match = kv_cache_.match_prefix(token_ids, static_cast<std::int32_t>(whole_blocks), cache_root);
   match.num_tokens -= std::exchange(match.num_partial_tokens, 0);  // whole blocks alone
-  static_cast<void>(kv_cache_.adopt(table, match));
+  PublishedPrefix published;
+  static_cast<void>(kv_cache_.adopt(table, match, published));
   const std::int32_t num_held = table.size();
   pins_.add(id, std::move(token_ids), std::move(cache_root), std::move(table));
   return num_held;
