@@ -195,7 +195,7 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(group_id, request.prompt_token_ids, sampling, request.max_tokens, request.stop_token_ids)
-            self._outputs.add(group_id, request, seed, stream, final_only)
+            self._outputs.add(group_id, request, [seed], stream, final_only)
             self._next_group_id += 1
             self._num_seeds_drawn += draws_seed
 
