@@ -131,3 +131,31 @@ class BeamSearchOutput:
     prompt_token_ids: list[int]
     metrics: RequestMetrics
     num_cached_tokens: int = 0  # of the prompt
+
+    @classmethod
+    def of(cls, output: RequestOutput, prompt_text: str) -> BeamSearchOutput:
+        """The same answers as a request with use_beam_search gives them."""
+        return cls(
+            sequences=[_sequence(answer, output.prompt_token_ids, prompt_text) for answer in output.outputs],
+            request_id=output.request_id,
+            prompt=output.prompt,
+            prompt_token_ids=output.prompt_token_ids,
+            metrics=output.metrics,
+            num_cached_tokens=output.num_cached_tokens,
+        )
+
+
+def _sequence(answer: CompletionOutput, prompt_token_ids: list[int], prompt_text: str) -> BeamSearchSequence:
+    assert answer.cumulative_logprob is not None
+    assert answer.score is not None
+    return BeamSearchSequence(
+        tokens=prompt_token_ids + answer.token_ids,
+        cum_logprob=answer.cumulative_logprob,
+        text=prompt_text + answer.text,
+        score=answer.score,
+        logprobs=answer.logprobs,
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        output_token_ids=answer.token_ids,
+        output_text=answer.text,
+    )
