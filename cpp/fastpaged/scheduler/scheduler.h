@@ -65,21 +65,23 @@ struct NewRequest {
   std::vector<TokenId> prompt_token_ids = {};
   SamplingParams sampling = {};
   StopConditions stop = {};
+  std::int32_t num_samples = 1;  // answers to one prompt, drawn independently: sample i with mix(sampling.seed, i)
 };
 
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);  // throws std::invalid_argument naming the field
   // Throws std::invalid_argument: empty prompt, prompt above max_model_len - 1 or above what the pool can hold, a
-  // negative token, id in use (until the event of its end is out), max_tokens < 1, sampling params out of range.
+  // negative token, id in use (until the event of its end is out), max_tokens < 1, sampling params out of range,
+  // num_samples < 1 or more than can run together (max_num_seqs, max_num_batched_tokens).
   void add(NewRequest request);
   // Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here.
   bool abort(GroupId id);
   // Ends one branch the same way, and with the last one its request.
   bool finish(GroupId id, SequenceId sequence_id);
   // A new branch with the tokens of this one, sharing its blocks. Throws std::invalid_argument unless the sequence is
-  // here, running, and has just its last token to compute; a plan is out; or one more branch is beyond max_num_seqs or
-  // max_num_batched_tokens.
+  // here, running, and has just its last token to compute; its request's samples have not parted yet; a plan is out; or
+  // one more branch is beyond max_num_seqs or max_num_batched_tokens.
   SequenceId fork(GroupId id, SequenceId sequence_id);
   // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
   // same step. For tests and for operators; false if it is not here.
@@ -90,11 +92,15 @@ class Scheduler {
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.
   [[nodiscard]] SchedulerOutput schedule();
-  // tokens: one per row of logits, in plan order; of a score's only `ok` is looked at. Events of plan.ended come first.
-  // A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any other.
-  // Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan is not the
-  // last.
-  std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens);
+  // results: plan.num_results of them, in plan order; of a score's only `ok` is looked at. Events of plan.ended come
+  // first. A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any
+  // other. Where samples part, each has its event, in their order; one that its first token ends has an id of its own
+  // all the same. Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan
+  // is not the last.
+  std::vector<SequenceEvent> update(const SchedulerOutput& plan, const SampledRows& results);
+  std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
+    return update(plan, SampledRows{.tokens = tokens});
+  }
 
   [[nodiscard]] bool has_unfinished() const { return !groups_.empty() || !ended_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const { return static_cast<std::int32_t>(waiting_.size()); }
@@ -142,8 +148,13 @@ class Scheduler {
   void remove(SequenceGroup& group);                               // destroys it
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
-  SequenceEvent take_rows(const PlannedSequence& planned, std::span<const SampledToken> rows, std::int32_t first_row);
-  void take_token(const SequenceGroup& group, Sequence& sequence, TokenId token, SequenceEvent& event) const;
+  // scheduler_results.cc
+  void take_results(const PlannedSequence& planned, std::span<const SampledToken> results, std::int32_t first_result,
+                    std::vector<SequenceEvent>& events);
+  void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
+  void part_samples(SequenceGroup& group, const Sequence& parent, std::span<const SequenceEvent> others);
+
+  // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
   void check_rows() const;
   void check_blocks() const;

@@ -148,6 +148,7 @@ Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequen
   end.group_id = group.id;
   end.sequence_id = sequence.id();
   end.parent_id = sequence.id();
+  end.branch = sequence.branch();
   end.finished = true;
   end.finish_reason = FinishReason::kLength;
   end.group_finished = remove_sequence(group, sequence);
@@ -192,7 +193,7 @@ bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs
   if (running_.empty()) {
     return true;  // all there is is its own: never stuck
   }
-  if (num_running_sequences_ + group.num_sequences() > config_.max_num_seqs) {
+  if (num_running_sequences_ + group.num_counted() > config_.max_num_seqs) {
     return false;
   }
   std::int64_t num_tokens = 0;

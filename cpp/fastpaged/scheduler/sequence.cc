@@ -14,8 +14,9 @@ Sequence::Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTa
       token_ids_(std::move(prompt_token_ids)),
       table_(std::move(table)) {}
 
-Sequence Sequence::fork(SequenceId id, std::int32_t num_blocks) const {
+Sequence Sequence::fork(SequenceId id, std::int32_t branch, std::int32_t num_blocks) const {
   Sequence child(id, token_ids_, table_.fork(id, num_blocks));
+  child.branch_ = branch;
   child.num_prompt_tokens_ = num_prompt_tokens_;
   child.num_scored_ = num_scored_;
   child.num_computed_tokens_ = num_computed_tokens_;

@@ -16,9 +16,10 @@ class Sequence {
  public:
   Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTable table);
   // A branch of this sequence: its tokens, and its first num_computed tokens' blocks, shared.
-  [[nodiscard]] Sequence fork(SequenceId id, std::int32_t num_blocks) const;
+  [[nodiscard]] Sequence fork(SequenceId id, std::int32_t branch, std::int32_t num_blocks) const;
 
   [[nodiscard]] SequenceId id() const { return id_; }
+  [[nodiscard]] std::int32_t branch() const { return branch_; }  // which of its request's, from 0: its sample_index
   [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }  // prompt, then output
   [[nodiscard]] std::int32_t num_tokens() const { return static_cast<std::int32_t>(token_ids_.size()); }
   [[nodiscard]] std::int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
@@ -60,6 +61,7 @@ class Sequence {
 
  private:
   SequenceId id_;
+  std::int32_t branch_ = 0;
   std::int32_t num_prompt_tokens_;
   std::int32_t num_computed_tokens_ = 0;
   std::int32_t most_computed_tokens_ = 0;  // ever
