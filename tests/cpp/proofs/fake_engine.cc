@@ -38,7 +38,7 @@ bool FakeEngine::may_fork(GroupId id) const {
   }
   const SequenceGroup& group = scheduler_.group(id);
   const PlainRequest& request = requests_.all().at(id);
-  return (request.parted || request.asked.num_samples == 1) && scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
+  return request.parted && scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
          num_running < scheduler_.config().max_num_seqs &&
          group.num_sequences() < scheduler_.config().max_num_batched_tokens;
 }
@@ -180,7 +180,8 @@ std::vector<SequenceId> FakeEngine::branches(GroupId id) const {
 
 void FakeEngine::check() const {
   scheduler_.check_invariants();
-  REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() == std::ssize(requests_.all()));
+  REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() ==
+          std::ssize(requests_.all()));
   for (const auto& [id, request] : requests_.all()) {
     const SequenceGroup& group = scheduler_.group(id);
     REQUIRE(group.num_sequences() == std::ssize(request.branches));
@@ -214,12 +215,12 @@ void FakeEngine::check_history() {
   }
 }
 
-void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch,
-                            std::int32_t position) {
+void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position) {
   const std::int32_t offset = position % scheduler_.kv_cache().block_size();
   ++counts_.slots_checked;
   if (!kv_.holds(pool, block, offset, branch.histories.at(position))) {
-    FAIL("position " << position << " of branch " << branch.branch << " is not what its history makes it: block " << block << " of the " << pool.name() << " pool");
+    FAIL("position " << position << " of branch " << branch.branch << " is not what its history makes it: block "
+                     << block << " of the " << pool.name() << " pool");
   }
 }
 

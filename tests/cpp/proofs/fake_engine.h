@@ -60,8 +60,7 @@ class FakeEngine {
   void hear(std::span<const SequenceEvent> events, bool at_pool_end);
   void check() const;
   void check_history();
-  void check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch,
-                  std::int32_t position);
+  void check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position);
 
   Scheduler scheduler_;
   BatchBuilder builder_;

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <ranges>
+#include <utility>
 
 namespace fastpaged::test {
 
 void PlainRequests::add(const NewRequest& request, SequenceId id) {
   PlainRequest& plain = requests_[request.id];
   plain.asked = request;
+  plain.parted = request.num_samples == 1;
   PlainBranch& branch = plain.branches[id];
   for (const TokenId token : request.prompt_token_ids) {
     branch.append(token, plain.root());
@@ -66,8 +68,8 @@ void PlainRequests::check_parting(std::span<const SequenceEvent> events) {
     return;
   }
   REQUIRE(std::cmp_less_equal(events.size(), request.asked.num_samples));
-  const bool lives = events.front().has_token;  // neither at the pool's end nor failed
-  REQUIRE((!lives || std::cmp_equal(events.size(), request.asked.num_samples)));
+  const bool drawn = std::ranges::any_of(events, &SequenceEvent::has_token);  // neither at the pool's end nor failed
+  REQUIRE((!drawn || std::cmp_equal(events.size(), request.asked.num_samples)));
   for (std::size_t i = 0; i < events.size(); ++i) {
     REQUIRE(std::cmp_equal(events[i].branch, i));
     REQUIRE(events[i].parent_id == events[0].sequence_id);
@@ -75,7 +77,7 @@ void PlainRequests::check_parting(std::span<const SequenceEvent> events) {
   }
   request.parted = true;
   request.num_branches = request.asked.num_samples;
-  num_parted_ += request.asked.num_samples > 1 ? 1 : 0;
+  num_parted_ += drawn ? 1 : 0;
 }
 
 void PlainRequests::hear_sample(const SequenceEvent& event, const PlainBranch& past) {

@@ -28,9 +28,9 @@ struct PlainRequest {
   NewRequest asked;
   std::map<SequenceId, PlainBranch> branches;  // that live
   std::int32_t num_branches = 1;               // there ever were
-  bool parted = false;                         // into its samples
+  bool parted = false;                         // its samples have, or there is but one
 
-  [[nodiscard]] History root() const { return beginning(asked.cache_root); }
+  [[nodiscard]] History root() const { return beginning(""); }
 };
 
 class PlainRequests {

@@ -206,8 +206,8 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
   print(occurred);
   const SchedulerStats& stats = occurred.stats;
   for (const std::int64_t times :
-       {occurred.forks, occurred.parted, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets, occurred.aborts_while_planned,
-        occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
+       {occurred.forks, occurred.parted, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets,
+        occurred.aborts_while_planned, occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
         occurred.aborts[GroupState::kSwapped], occurred.forgotten_with_all_copies, occurred.forgotten_with_some,
         occurred.forgotten_with_none, stats.num_preemptions, stats.num_groups_swapped_out, stats.num_groups_swapped_in,
         stats.num_blocks_copied_on_write, stats.num_tokens_recomputed}) {

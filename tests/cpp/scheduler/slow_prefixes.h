@@ -31,9 +31,7 @@ class SlowPrefixes {
 
   std::vector<SlowEntry> entries;  // the most recently used first
 
-  [[nodiscard]] bool contains(BlockId block) const {
-    return std::ranges::count(entries, block, &SlowEntry::block) > 0;
-  }
+  [[nodiscard]] bool contains(BlockId block) const { return std::ranges::count(entries, block, &SlowEntry::block) > 0; }
 
   [[nodiscard]] std::optional<BlockId> find(const std::string& root, const std::vector<TokenId>& text) const {
     const auto same = [&](const SlowEntry& entry) { return entry.root == root && entry.text == text; };
