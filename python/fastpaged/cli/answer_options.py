@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.errors import InvalidRequestError
+
 if TYPE_CHECKING:
     import argparse
 
@@ -37,6 +39,8 @@ def answer_arguments(args: argparse.Namespace) -> dict[str, Any]:
         fields["early_stopping"] = _EARLY_STOPPING[given["early_stopping"]]
     if "beam_width" in given:
         width = given["beam_width"]
+        if "best_of" in given:
+            raise InvalidRequestError("--best-of must not be given with --beam-width, which is how many are searched")
         undrawn = {name: off for name, off in _UNDRAWN.items() if name not in given}
         fields = {"n": width, "best_of": width, "use_beam_search": True} | undrawn | fields
     return fields
