@@ -230,7 +230,7 @@ def test_the_defaults_are_those_people_know() -> None:
 )
 def test_a_greedy_request_has_one_answer(name: str, branches: dict[str, int]) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name} must be 1 when the temperature is 0, .* got 2"):
-        SamplingParams(**branches, temperature=0)
+        SamplingParams(**branches, temperature=0)  # type: ignore[arg-type]
     assert SamplingParams(n=1, best_of=1, temperature=0).num_branches == 1
 
 

@@ -34,7 +34,7 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
 def answer_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, as fields of SamplingParams."""
     given = vars(args)
-    fields = {name: given[name] for name in ("n", "best_of", "length_penalty") if name in given}
+    fields: dict[str, Any] = {name: given[name] for name in ("n", "best_of", "length_penalty") if name in given}
     if "early_stopping" in given:
         fields["early_stopping"] = _EARLY_STOPPING[given["early_stopping"]]
     if "beam_width" in given:
