@@ -65,8 +65,9 @@ class KVCacheManager {
   [[nodiscard]] PrefixMatch match_prefix(std::span<const TokenId> tokens, std::int32_t max_tokens,
                                          std::string_view root) const;
   // The empty table shares the matched blocks, then has a copy of the one of which the beginning counts, if a block is
-  // free for that. Returns the tokens it now holds. Throws InvariantError if something was forgotten since the match.
-  std::int32_t adopt(BlockTable& table, const PrefixMatch& match);
+  // free for that. Returns the tokens it now holds, of which `published` then knows. Throws InvariantError if something
+  // was forgotten since the match.
+  std::int32_t adopt(BlockTable& table, const PrefixMatch& match, PublishedPrefix& published);
   // Caches the blocks that the first num_computed tokens fill, as far as that is not done; where one is cached already,
   // the table takes it and gives its own back. Cheap if there is nothing new. Nothing without prefix caching, and
   // nothing of what was computed before a reset. REQUIRES: the table, on the device, holds `tokens`' K and V.
@@ -95,6 +96,7 @@ class KVCacheManager {
   struct Range {
     std::int32_t begin, end;
   };
+  static void check_tier(const BlockTable& table, const BlockPool& tier);
   [[nodiscard]] Range written_blocks(std::int64_t first_token, std::int64_t num_tokens) const;
   [[nodiscard]] bool move(std::span<BlockTable* const> tables, CopyKind kind, const BlockPool& from, BlockPool& to);
 

@@ -23,6 +23,10 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(1, "max_num_batched_tokens", config.max_num_batched_tokens);
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
+  require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
+    return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
+  });
   require(config.max_num_rows == 0 || config.max_num_rows >= config.max_num_seqs, [&] {
     return "max_num_rows must be 0 (no limit) or >= max_num_seqs = " + std::to_string(config.max_num_seqs) + ", got " +
            std::to_string(config.max_num_rows);
@@ -69,7 +73,9 @@ void require_runs_together(std::int32_t num_samples, const SchedulerConfig& conf
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
-      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks),
+      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
+                {.enabled = config.prefix_caching, .hash_mask = config.prefix_hash_mask}),
+      pins_(config.block_size, config.max_pinned_blocks),
       num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
 
 void Scheduler::add(NewRequest request) {
@@ -89,6 +95,8 @@ void Scheduler::add(NewRequest request) {
   group.arrival = next_arrival_++;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
+  group.cache_root = std::move(request.cache_root);
+  group.skip_prefix_cache = request.skip_prefix_cache;
   group.num_reserved = request.num_samples;
   const SequenceId sequence_id = next_sequence_id_++;
   group.sequences.push_back(

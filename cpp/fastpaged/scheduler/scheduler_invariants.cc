@@ -34,6 +34,7 @@ void Scheduler::check_invariants() const {
   waiting_.check_invariants();
   running_.check_invariants();
   swapped_.check_invariants();
+  pins_.check_invariants();
   invariant(waiting_.size() + running_.size() + swapped_.size() == groups_.size(),
             "Scheduler: a group is in no queue, or in two");
   for (const auto& [id, group] : groups_) {
@@ -103,6 +104,11 @@ void Scheduler::check_blocks() const {
       for (const BlockId block : sequence->table().blocks()) {
         ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
       }
+    }
+  }
+  for (const BlockTable* table : pins_.tables()) {
+    for (const BlockId block : table->blocks()) {
+      ++on_device.at(block);
     }
   }
   invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");

@@ -35,6 +35,7 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
       continue;
     }
     stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
+    publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
     if (planned.group->num_sequences() > 1) {
       planned.group->take_over_from(*planned.sequence, kv_cache_);
     }

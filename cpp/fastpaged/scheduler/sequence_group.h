@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fastpaged/base/types.h"
@@ -33,9 +34,12 @@ struct SequenceGroup {
   std::int64_t arrival = 0;  // unique: who came first
   SamplingParams sampling;
   StopConditions stop;
+  std::string cache_root;          // shares cached blocks with requests of the same one alone
+  bool skip_prefix_cache = false;  // computes all of its prompt itself
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::int64_t num_preemptions = 0;
+  bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
   std::int32_t num_branches = 1;  // there ever were
 
