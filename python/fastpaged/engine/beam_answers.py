@@ -140,10 +140,10 @@ class BeamAnswers:
         return replace(beam, finish_reason=reason, score=self._score(beam.sum, beam.num_tokens), watch=None)
 
     def _score(self, sum_: float, num_tokens: int) -> float:
-        with np.errstate(all="ignore"):  # a penalty may be beyond all bounds: then the score is
-            return float(
-                np.float64(sum_) / np.power(np.float64(max(num_tokens, 1)), self._request.params.length_penalty)
-            )
+        if sum_ == 0.0:
+            return 0.0
+        with np.errstate(all="ignore"):  # a penalty may be beyond all bounds: then the score is, too
+            return float(sum_ / np.power(np.float64(num_tokens), self._request.params.length_penalty))
 
     def _parent(self, sequence_id: int) -> _Beam:
         return self._live[sequence_id] if self._root is None else self._root
@@ -159,6 +159,8 @@ class BeamAnswers:
 
     def _ended(self, event: BeamEvent, result: SamplerOutput) -> _Beam:
         """A beam with the token that ends it, or as it stood at the end of the pool."""
+        if event.token_id is None and event.sequence_id in self._finished:
+            return self._finished[event.sequence_id]  # a stop string ended it while the scheduler planned
         parent = self._parent(event.parent_id)
         if event.token_id is None:
             self._live.pop(event.parent_id, None)

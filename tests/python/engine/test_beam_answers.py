@@ -268,6 +268,16 @@ def test_a_beam_at_the_end_of_the_pool_is_finished_as_it_stands_and_the_others_g
     assert [answer.cumulative_logprob for answer in output.outputs] == [-1.0, -5.0]
 
 
+def test_a_beam_that_a_stop_string_ends_while_the_pool_does_is_ended_by_the_stop_string() -> None:
+    search = Search(SamplingParams(n=1, use_beam_search=True, stop="b"))
+    search.step(grown(ROOT, ROOT, 97, -1.0))
+    search.step(grown(ROOT, ROOT, 98, -2.0))
+    assert search.scheduler.ended == [(7, ROOT)]
+    (output,) = search.step(ended(ROOT, ROOT, None, "LENGTH", -1.0), *results((ROOT, -1.0)))
+    (answer,) = output.outputs
+    assert (answer.text, answer.finish_reason, answer.stop_reason) == ("a", "stop", "b")
+
+
 def test_an_abort_shows_the_best_of_what_there_is() -> None:
     params = SamplingParams(n=2, best_of=3, use_beam_search=True, length_penalty=1.0)
     search = Search(params)
