@@ -175,6 +175,7 @@ class Scheduler {
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
+  bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
   void release_pins_for(std::int64_t num_blocks);
 
   // scheduler_preemption.cc
