@@ -119,6 +119,9 @@ class Scheduler {
   // Nothing is cached any more, nor will be what is computed already or by a plan that is out. Requests go on; pins
   // stay, and hold nothing.
   void reset_prefix_cache();
+  // Of running requests: entries of block tables, and blocks that they hold. The difference is what sharing saves.
+  [[nodiscard]] std::int64_t num_logical_blocks() const;
+  [[nodiscard]] std::int64_t num_physical_blocks() const;
 
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.
@@ -172,6 +175,7 @@ class Scheduler {
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
+  bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
   void release_pins_for(std::int64_t num_blocks);
 
   // scheduler_preemption.cc
