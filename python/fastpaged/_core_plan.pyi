@@ -2,7 +2,7 @@
 no module of this name exists at run time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 class SchedulerPolicy:
     """All that scheduling policies differ in. Read-only; the defaults are the engine's.
@@ -44,6 +44,9 @@ class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
+    num_prefix_tokens_*: of prompts let in for the first time; what comes back after a preemption is not among them.
+    num_partial_prefix_blocks: copied because their beginning alone was found; they are in num_blocks_copied_on_write,
+        too. num_cached_blocks_evicted: handed out with what they held. num_pins_released: for want of room.
     """
 
     num_preemptions: Final[int]
@@ -53,6 +56,11 @@ class SchedulerStats:
     num_blocks_swapped_in: Final[int]
     num_blocks_copied_on_write: Final[int]
     num_tokens_recomputed: Final[int]
+    num_prefix_tokens_looked_up: Final[int]
+    num_prefix_tokens_found: Final[int]
+    num_partial_prefix_blocks: Final[int]
+    num_cached_blocks_evicted: Final[int]
+    num_pins_released: Final[int]
 
 class SamplingParams:
     def __init__(
@@ -73,8 +81,16 @@ class SamplingParams:
         end_token_ids: Sequence[int] = (),
         bad_words: Sequence[Sequence[int]] = (),
         num_prompt_logprobs: int | None = None,
+        beam_width: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        num_candidates: int = 0,
     ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens.
+
+        beam_width: the request's tokens are not sampled, its likeliest continuations are searched for. The next three
+            are of that search, and ignored without one. num_candidates: max(2, 1 + number of end tokens) x beam_width.
+        """
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
@@ -100,7 +116,7 @@ class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
 
     kind: SAMPLE but for beams; parent_id: the sequence it grew from, mostly itself; branch: which of its request's
-        samples, or the rank of a result; score: of beams (see scheduler_output.h).
+        samples, or the rank of a live beam or a result; score: of beams (see scheduler_output.h).
     score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
         without any. An event may have no more than that.
     """
@@ -147,6 +163,10 @@ class SchedulerOutput:
     @property
     def let_in(self) -> list[int]:
         """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    @property
+    def cached(self) -> list[tuple[int, int]]:
+        """(group_id, num_tokens) of each request let in for the first time by this plan: how many of its prompt's
+        tokens the prefix cache had."""
     num_tokens: Final[int]
     num_samples: Final[int]
     @property

@@ -128,10 +128,23 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
   }
 }
 
+// What is new of one branch may be cached in other blocks already. All branches that share its own ones turn to those
+// together, or the group would hold both.
 void Scheduler::publish(const SequenceGroup& group, Sequence& sequence) {
-  if (config_.prefix_caching && sequence.publish(kv_cache_, group.cache_root)) {
+  if (!config_.prefix_caching || !publish_one(group, sequence)) {
+    return;
+  }
+  for (const auto& sibling : group.sequences) {
+    static_cast<void>(publish_one(group, *sibling));
+  }
+}
+
+bool Scheduler::publish_one(const SequenceGroup& group, Sequence& sequence) {
+  const bool more = sequence.publish(kv_cache_, group.cache_root);
+  if (more) {
     pins_.offer(sequence.table(), sequence.num_published_blocks(), sequence.token_ids(), group.cache_root);
   }
+  return more;
 }
 
 void Scheduler::reset_prefix_cache() {
@@ -159,6 +172,28 @@ std::int32_t Scheduler::pin(PinId id, std::vector<TokenId> token_ids, std::strin
 
 bool Scheduler::unpin(PinId id) {
   return pins_.erase(id);
+}
+
+std::int64_t Scheduler::num_logical_blocks() const {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    for (const auto& sequence : running_[i].sequences) {
+      count += sequence->table().size();
+    }
+  }
+  return count;
+}
+
+std::int64_t Scheduler::num_physical_blocks() const {
+  std::vector<bool> held(static_cast<std::size_t>(config_.num_blocks), false);
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    for (const auto& sequence : running_[i].sequences) {
+      for (const BlockId block : sequence->table().blocks()) {
+        held[block] = true;
+      }
+    }
+  }
+  return std::ranges::count(held, true);
 }
 
 // For a group that has the pool to itself, but for pins.
