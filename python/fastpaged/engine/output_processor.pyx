@@ -137,7 +137,7 @@ cdef class _RequestState:
     cdef object all_prompt_logprobs      # LazyLogprobs, once they are all known
     cdef str text
     cdef bint deltas, final_only, shows_stop
-    cdef long long num_tokens, min_tokens, num_preemptions, interval
+    cdef long long num_tokens, min_tokens, num_preemptions, num_cached, interval
     cdef double arrival_time, queued_ts
 
     def __init__(self, request, seed, stream, token_text, bint final_only, long long interval):
@@ -161,6 +161,7 @@ cdef class _RequestState:
         self.interval = interval if params.stream_interval is None else params.stream_interval
         self.min_tokens = params.min_tokens
         self.num_preemptions = 0
+        self.num_cached = 0
         self.scheduled = False
         self.plain = self.final_only and stream is None and self.logprobs is None and self.prompt_logprobs is None
         self.arrival_time = time.time()
@@ -240,6 +241,7 @@ cdef class _RequestState:
             outputs=[completion],
             finished=finished,
             metrics=self.metrics(),
+            num_cached_tokens=self.num_cached,
         )
 
     cdef object shown_prompt_logprobs(self):
@@ -310,6 +312,10 @@ cdef class OutputProcessor:
         for group_id in plan.preempted:
             state = self._states[group_id]
             state.num_preemptions += 1
+        for group_id, num_tokens in plan.cached:
+            state = self._states.get(group_id)
+            if state is not None:
+                state.num_cached = num_tokens
         for group_id in plan.let_in:
             state = self._states.get(group_id)
             if state is not None and not state.scheduled:
