@@ -21,7 +21,7 @@ StepTimes Load::step() {
   const SchedulerOutput plan = scheduler_.schedule();
   benchmark::DoNotOptimize(&builder_.build(plan));
   const Clock::time_point planned = Clock::now();
-  tokens_.assign(plan.num_samples, {.token_id = 9, .ok = true});
+  tokens_.assign(plan.num_results, {.token_id = 9, .ok = true});
   const Clock::time_point sampled = Clock::now();
   benchmark::DoNotOptimize(scheduler_.update(plan, tokens_));
   const Clock::time_point updated = Clock::now();

@@ -268,7 +268,8 @@ void bind_plan(py::module_& m) {
       .def_readonly("let_in", &SchedulerOutput::let_in)
       .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
       .def_readonly("num_samples", &SchedulerOutput::num_samples)
-      .def_readonly("num_rows", &SchedulerOutput::num_rows);
+      .def_readonly("num_rows", &SchedulerOutput::num_rows)
+      .def_readonly("num_results", &SchedulerOutput::num_results);
 
   py::class_<SchedulerStats>(m, "SchedulerStats", "What preemption and sharing have cost so far. Read-only.")
       .def_readonly("num_preemptions", &SchedulerStats::num_preemptions)

@@ -60,13 +60,15 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
 }
 
 void add(Scheduler& scheduler, const py::object& group_id, const py::object& prompt_token_ids,
-         const SamplingParams& sampling, const py::object& max_tokens, const py::object& stop_token_ids) {
+         const SamplingParams& sampling, const py::object& max_tokens, const py::object& stop_token_ids,
+         const py::object& num_samples) {
   NewRequest request;
   request.id = int_arg<GroupId>(group_id, "group_id");
   request.prompt_token_ids = token_ids_arg(prompt_token_ids, "prompt_token_ids");
   request.sampling = sampling;
   request.stop.max_tokens = int_arg<std::int32_t>(max_tokens, "max_tokens");
   request.stop.stop_token_ids = token_ids_arg(stop_token_ids, "stop_token_ids");
+  request.num_samples = int_arg<std::int32_t>(num_samples, "num_samples");
   scheduler.add(std::move(request));
 }
 
@@ -152,7 +154,7 @@ void bind_scheduler(py::module_& m) {
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
            py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none())
       .def("add", &add, py::arg("group_id"), py::arg("prompt_token_ids"), py::arg("sampling"), py::arg("max_tokens"),
-           py::arg("stop_token_ids"))
+           py::arg("stop_token_ids"), py::arg("num_samples") = 1)
       .def(
           "abort", [](Scheduler& s, const py::object& id) { return s.abort(int_arg<GroupId>(id, "group_id")); },
           py::arg("group_id"))
@@ -174,7 +176,11 @@ void bind_scheduler(py::module_& m) {
       .def(
           "update",
           [](Scheduler& s, const SchedulerOutput& plan, const SamplerOutput& result) {
-            return StepEvents{s.update(plan, result.tokens)};
+            const SampledRows results = {.tokens = result.tokens,
+                                         .top_offsets = result.top_offsets,
+                                         .top_ids = result.top_ids,
+                                         .top_logprobs = result.top_logprobs};
+            return StepEvents{s.update(plan, results)};
           },
           py::arg("plan"), py::arg("result"), NoGil())
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));

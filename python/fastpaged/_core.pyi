@@ -271,14 +271,17 @@ class Scheduler:
         sampling: SamplingParams,
         max_tokens: int,
         stop_token_ids: Sequence[int],
-    ) -> None: ...
+        num_samples: int = 1,
+    ) -> None:
+        """num_samples: answers drawn independently, each a branch once the prompt is computed; sample i draws with
+        mix_seed(seed, i)."""
     def abort(self, group_id: int) -> bool:
         """Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here."""
     def finish(self, group_id: int, sequence_id: int) -> bool:
         """Ends one branch the same way, and with the last one its request."""
     def fork(self, group_id: int, sequence_id: int) -> int:
         """A new branch that shares this one's blocks; its sequence id. Between update() and schedule(), of a request
-        that runs and has one token left to compute in each branch."""
+        that runs, whose samples have parted, and that has one token left to compute in each branch."""
     def preempt(self, group_id: int, mode: str) -> bool:
         """The next schedule() preempts this request first, if it runs then; mode as in SchedulerPolicy. It may come
         back in the same step. False if it is not here."""
@@ -289,10 +292,10 @@ class Scheduler:
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
-        logits, less those gone since. Releases the GIL."""
+        logits, or per draw where samples part, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
-        """update() with tokens from elsewhere, one per row of logits; None for a row whose logits held a NaN. The token
-        of a row that scores the prompt is not looked at."""
+        """update() with tokens from elsewhere, plan.num_results of them; None for a row whose logits held a NaN. The
+        token of a row that scores the prompt is not looked at."""
     def has_unfinished(self) -> bool: ...
     num_waiting: Final[int]
     num_running: Final[int]
@@ -320,7 +323,7 @@ class BatchBuilder:
 # ---- sampling (bind_sampling.cc)
 
 class SamplerOutput:
-    """Rows in the order of Batch.sample_rows. Read-only numpy copies, one property each."""
+    """A row for each score and each draw, plan.num_results in all. Read-only numpy copies, one property each."""
 
     token_ids: Final[npt.NDArray[np.int32]]
     ok: Final[npt.NDArray[np.bool_]]
@@ -349,7 +352,13 @@ class Sampler:
         positions: Sequence[int],
         histories: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
         given: Sequence[int | None] | None = None,
+        rows: Sequence[int] | None = None,
+        sample_indices: Sequence[int] | None = None,
     ) -> SamplerOutput:
-        """The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, and
-        the token whose logprobs are wanted, with num_prompt_logprobs alternatives; None to sample one. Releases the
-        GIL."""
+        """The same for requests of no batch: params and position of each, the tokens before it, prompt and output, the
+        token whose logprobs are wanted, with num_prompt_logprobs alternatives (None to sample one), the row of logits
+        it looks at, by default that of its own place, and which of a request's samples it is. Releases the GIL."""
+
+def mix_seed(seed: int, sample_index: int) -> int:
+    """The seed of a request's sample: a request of its own with that seed draws the same. Sample 0 has the request's
+    own."""

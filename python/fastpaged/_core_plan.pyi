@@ -152,3 +152,7 @@ class SchedulerOutput:
     @property
     def num_rows(self) -> int:
         """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
+    @property
+    def num_results(self) -> int:
+        """Of the sampler, as update() wants them: one for each row, but one for each of a request's samples where they
+        are all drawn from the prompt's last row."""

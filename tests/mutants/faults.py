@@ -37,10 +37,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="wrong free order: the free list is a queue",
         file="kv_cache/block_pool.cc",
-        good="""  if (--ref_counts_[block] == 0) {
-    free_list_.push_back(block);""",
-        bad="""  if (--ref_counts_[block] == 0) {
-    free_list_.insert(free_list_.begin(), block);""",
+        good="    cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);\n",
+        bad="    free_list_.push_back(block);\n",
     ),
     Fault(
         name="lost wake-up: once a group was swapped out, none comes back",

@@ -66,7 +66,7 @@ void validate(const SamplingParams& params);
 // What is wanted of one row of logits: a token sampled, the logprobs of one that is known, or a beam's candidates. The
 // random number is a function of (seed, sample_index, position) alone.
 struct SampleRequest {
-  SamplingParams params;
+  SamplingParams params = {};
   std::int64_t position = 0;  // index the new token takes in its sequence
   std::int32_t num_output_tokens = 0;
   std::span<const TokenId> history = {};  // prompt, then output; may be empty unless needs_history(params)

@@ -67,7 +67,8 @@ TokenId RowSampler::choose(const LogitRow& row, const RowScan& scan, const Sampl
     return scan.argmax;
   }
   filter_.apply({row, scan, request.params.temperature}, request.params, weights_);
-  return weights_.choose(uniform(request.params.seed, request.position));
+  const std::uint64_t seed = mix(request.params.seed, static_cast<std::uint64_t>(request.sample_index));
+  return weights_.choose(uniform(seed, request.position));
 }
 
 void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample) {

@@ -34,6 +34,7 @@ void Scheduler::check_invariants() const {
   waiting_.check_invariants();
   running_.check_invariants();
   swapped_.check_invariants();
+  pins_.check_invariants();
   invariant(waiting_.size() + running_.size() + swapped_.size() == groups_.size(),
             "Scheduler: a group is in no queue, or in two");
   for (const auto& [id, group] : groups_) {
@@ -54,19 +55,26 @@ void Scheduler::check_invariants() const {
 
 void Scheduler::check_rows() const {
   std::int32_t num_rows = 0;
+  std::int32_t num_results = 0;
   for (const PlannedSequence& planned : plan_.sequences()) {
     num_rows += planned.what.num_rows();
+    num_results += planned.what.num_results();
+    invariant((planned.what.num_draws > 0) == planned.what.samples, "Scheduler: samples without a draw");
+    invariant(planned.group == nullptr || !planned.what.samples || planned.what.num_draws == planned.group->num_draws(),
+              "Scheduler: a plan draws other samples than its request wants");
     invariant(
         planned.sequence == nullptr || planned.what.num_scores == planned.sequence->num_scores(planned.what.num_tokens),
         "Scheduler: a plan scores other tokens than those that need it");
   }
-  invariant(plan_.spent() || num_rows == plan_.num_rows(), "Scheduler: lost count of a plan's rows");
+  invariant(plan_.spent() || (num_rows == plan_.num_rows() && num_results == plan_.num_results()),
+            "Scheduler: lost count of a plan's rows or results");
   invariant(config_.max_num_rows == 0 || num_rows <= config_.max_num_rows, "Scheduler: more rows than max_num_rows");
 }
 
 void Scheduler::check_group(const SequenceGroup& group) const {
   invariant(queue_of(group.state).contains(group), "Scheduler: a group is not in the queue of its state");
   invariant(!group.sequences.empty(), "Scheduler: a group without sequences");
+  invariant(group.num_draws() == 1 || group.num_sequences() == 1, "Scheduler: samples that parted are still reserved");
   const BlockPool& tier = group.state == GroupState::kSwapped ? kv_cache_.host_pool() : kv_cache_.device_pool();
   for (const auto& sequence : group.sequences) {
     sequence->check_invariants(config_.block_size);
@@ -91,11 +99,16 @@ void Scheduler::check_blocks() const {
   std::vector<std::int32_t> on_host(kv_cache_.host_pool().num_blocks(), 0);
   std::int64_t num_running_sequences = 0;
   for (const auto& [id, group] : groups_) {
-    num_running_sequences += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+    num_running_sequences += group.state == GroupState::kRunning ? group.num_counted() : 0;
     for (const auto& sequence : group.sequences) {
       for (const BlockId block : sequence->table().blocks()) {
         ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
       }
+    }
+  }
+  for (const BlockTable* table : pins_.tables()) {
+    for (const BlockId block : table->blocks()) {
+      ++on_device.at(block);
     }
   }
   invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");

@@ -18,9 +18,12 @@ struct ScheduledSequence {
   std::int32_t num_tokens = 0;   // > 0
   bool samples = false;          // the last known token is among them: a new one is sampled
   std::int32_t num_scores = 0;   // tokens of the prompt whose logprobs this step finds out
+  std::int32_t num_draws = 0;    // from the row to sample from: one each for its request's samples, if they part here
 
   // Of logits: one for each score, in the order of their tokens, then the one to sample from.
   [[nodiscard]] std::int32_t num_rows() const { return num_scores + (samples ? 1 : 0); }
+  // Of the sampler: one for each score, then one for each draw.
+  [[nodiscard]] std::int32_t num_results() const { return num_scores + num_draws; }
   bool operator==(const ScheduledSequence&) const = default;
 };
 
@@ -42,7 +45,7 @@ struct SequenceEvent {
   std::int32_t branch = 0;      // which of its request's samples, from 0; of a result: its rank, from 0
   double score = 0.0;           // beams: the sum of logprobs; hypotheses and results: that, length_penalty applied
   std::int32_t score_row = 0;   // first row of the sampler's output with a score; the others follow
-  std::int32_t num_scores = 0;  // 0 if one of them failed
+  std::int32_t num_scores = 0;  // 0 if one of them failed, and for all samples but the first
   std::int32_t sample_row = 0;  // row of the sampler's output; meaningful if has_token
   bool has_token = false;
   TokenId token_id = 0;
@@ -54,7 +57,7 @@ struct SequenceEvent {
 struct SchedulerOutput {
   std::uint64_t step = 0;                    // which schedule() of its scheduler made it, from 1
   std::vector<BlockCopy> copies;             // to be run in this order before anything is computed
-  std::vector<ScheduledSequence> scheduled;  // rows of logits in this order
+  std::vector<ScheduledSequence> scheduled;  // rows of logits and results in this order
   std::vector<GroupId> preempted;            // in this order; those swapped are in swapped_out too
   std::vector<GroupId> swapped_out;
   std::vector<GroupId> swapped_in;
@@ -65,8 +68,9 @@ struct SchedulerOutput {
   // Requests let in for the first time by this plan, and how many of their prompt's tokens the prefix cache had.
   std::vector<std::pair<GroupId, std::int32_t>> cached;
   std::int32_t num_tokens = 0;
-  std::int32_t num_samples = 0;
-  std::int32_t num_rows = 0;  // of logits: samples and scores
+  std::int32_t num_samples = 0;  // sequences that sample
+  std::int32_t num_rows = 0;     // of logits: samples and scores
+  std::int32_t num_results = 0;  // of the sampler, as update() wants them: scores and draws
 };
 
 }  // namespace fastpaged

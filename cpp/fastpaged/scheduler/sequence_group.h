@@ -1,12 +1,18 @@
 // SequenceGroup: one request with its branches, scheduled, preempted and ended as one.
 //
+// A request for n samples is one sequence until its prompt is computed. Then n tokens are drawn from one row of logits,
+// and each that does not end its sample at once goes on as a branch. Until then the branches are reserved: wherever
+// running sequences are counted, they are counted.
+//
 // Branches that share blocks form a fork tree. It is read off the block tables: two branches have as many tokens in
 // common as their tables have leading blocks in common. Recomputing a preempted group rebuilds that tree, each shared
 // node once, so that it never needs more blocks than it held.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fastpaged/base/types.h"
@@ -28,11 +34,19 @@ struct SequenceGroup {
   std::int64_t arrival = 0;  // unique: who came first
   SamplingParams sampling;
   StopConditions stop;
+  std::string cache_root;          // shares cached blocks with requests of the same one alone
+  bool skip_prefix_cache = false;  // computes all of its prompt itself
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::int64_t num_preemptions = 0;
+  bool was_let_in = false;        // once at least
+  std::int32_t num_reserved = 1;  // it counts as at least so many sequences
+  std::int32_t num_branches = 1;  // there ever were
 
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
+  [[nodiscard]] std::int64_t num_counted() const { return std::max<std::int64_t>(num_reserved, num_sequences()); }
+  // Tokens that a sequence which samples draws from its row: several while the request's samples have not parted.
+  [[nodiscard]] std::int32_t num_draws() const { return sampling.beam ? 1 : num_reserved; }
   // Every branch has just its last token to compute: the group samples one token for each, in the same step.
   [[nodiscard]] bool decodes() const;
   // Tokens of `sequence`, a branch of this group, that may be computed before the others are ready to decode.

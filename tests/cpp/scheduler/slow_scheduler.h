@@ -255,7 +255,8 @@ class SlowScheduler {
         const SlowBranch& there = groups().at(id).branches.at(branch);
         plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
                                   static_cast<std::int32_t>(tokens),
-                                  there.computed + tokens == std::ssize(there.tokens), scores(there, tokens)});
+                                  there.computed + tokens == std::ssize(there.tokens), scores(there, tokens),
+                                  there.computed + tokens == std::ssize(there.tokens) ? 1 : 0});
       }
     }
   }
@@ -418,6 +419,7 @@ class SlowScheduler {
       plan.num_tokens += planned.num_tokens;
       plan.num_samples += planned.samples ? 1 : 0;
       plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
+      plan.num_results += planned.num_scores + planned.num_draws;
     }
     for (const BlockCopy& copy : plan.copies) {
       ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out

@@ -277,6 +277,7 @@ class World {
     REQUIRE(plan.num_tokens == expected.num_tokens);
     REQUIRE(plan.num_samples == expected.num_samples);
     REQUIRE(plan.num_rows == expected.num_rows);
+    REQUIRE(plan.num_results == expected.num_results);
     REQUIRE(plan.num_tokens <= scheduler.config().max_num_batched_tokens);
     REQUIRE((scheduler.config().max_num_rows == 0 || plan.num_rows <= scheduler.config().max_num_rows));
     std::vector<BlockCopy> copies;
