@@ -266,6 +266,7 @@ void bind_plan(py::module_& m) {
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
       .def_readonly("swapped_in", &SchedulerOutput::swapped_in)
       .def_readonly("let_in", &SchedulerOutput::let_in)
+      .def_readonly("cached", &SchedulerOutput::cached)
       .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
       .def_readonly("num_samples", &SchedulerOutput::num_samples)
       .def_readonly("num_rows", &SchedulerOutput::num_rows)
@@ -278,7 +279,12 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_blocks_swapped_out", &SchedulerStats::num_blocks_swapped_out)
       .def_readonly("num_blocks_swapped_in", &SchedulerStats::num_blocks_swapped_in)
       .def_readonly("num_blocks_copied_on_write", &SchedulerStats::num_blocks_copied_on_write)
-      .def_readonly("num_tokens_recomputed", &SchedulerStats::num_tokens_recomputed);
+      .def_readonly("num_tokens_recomputed", &SchedulerStats::num_tokens_recomputed)
+      .def_readonly("num_prefix_tokens_looked_up", &SchedulerStats::num_prefix_tokens_looked_up)
+      .def_readonly("num_prefix_tokens_found", &SchedulerStats::num_prefix_tokens_found)
+      .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
+      .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
+      .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
 
   m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
         "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");

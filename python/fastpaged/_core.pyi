@@ -244,10 +244,20 @@ class Batch:
     block_tables: Final[npt.NDArray[np.int32]]
     sample_rows: Final[npt.NDArray[np.int32]]
 
+class PinnedPrefix:
+    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
+
+    id: Final[int]
+    num_tokens: Final[int]
+    num_blocks: Final[int]
+    num_held_blocks: Final[int]
+
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
 
-    num_waiting, num_running and num_swapped count requests; num_blocks and num_free_blocks are the device's.
+    num_waiting, num_running and num_swapped count requests; num_blocks and num_free_blocks, cached ones included, are
+    the device's. num_logical_blocks: entries in the block tables of running requests, which hold num_held_blocks: the
+    rest is what sharing saves.
     """
 
     def __init__(
@@ -261,9 +271,13 @@ class Scheduler:
         max_num_rows: int = 0,
         num_host_blocks: int = 0,
         policy: SchedulerPolicy | None = None,
+        prefix_caching: bool = False,
+        max_pinned_blocks: int = 0,
+        prefix_hash_mask: int = ...,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
-        of the rows above it, each beside one of its own. 0 is no limit."""
+        of the rows above it, each beside one of its own. 0 is no limit.
+        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks."""
     def add(
         self,
         group_id: int,
@@ -272,8 +286,12 @@ class Scheduler:
         max_tokens: int,
         stop_token_ids: Sequence[int],
         num_samples: int = 1,
+        cache_root: str = "",
+        skip_prefix_cache: bool = False,
     ) -> None:
-        """num_samples: answers drawn independently, each a branch once the prompt is computed; sample i draws with
+        """cache_root: cached blocks are shared among requests of the same one alone. skip_prefix_cache: takes nothing
+        from the prefix cache; others may still take what it computes.
+        num_samples: answers drawn independently, each a branch once the prompt is computed; sample i draws with
         mix_seed(seed, i)."""
     def abort(self, group_id: int) -> bool:
         """Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here."""
@@ -286,7 +304,17 @@ class Scheduler:
         """The next schedule() preempts this request first, if it runs then; mode as in SchedulerPolicy. It may come
         back in the same step. False if it is not here."""
     def reset(self) -> None:
-        """Ends every request at once, with no event."""
+        """Ends every request at once, with no event. What is cached or pinned stays so."""
+    def pin(self, pin_id: int, token_ids: Sequence[int], cache_root: str = "") -> int:
+        """Holds the cached blocks that these tokens fill, and those to come, until unpin(); returns how many it holds
+        by now. ValueError, naming need and have, beyond max_pinned_blocks; so for tokens that fill no block."""
+    def unpin(self, pin_id: int) -> bool:
+        """False if it is not here."""
+    def pins(self) -> list[PinnedPrefix]:
+        """In order of id."""
+    def reset_prefix_cache(self) -> None:
+        """Nothing is cached any more, nor will be what is computed already. Requests go on; pins stay, and hold
+        nothing."""
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
@@ -305,7 +333,11 @@ class Scheduler:
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
     def free_blocks(self) -> npt.NDArray[np.int32]:
-        """In the order in which they would be taken; a copy."""
+        """Those that hold nothing, in the order in which they would be taken; a copy."""
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
+    num_logical_blocks: Final[int]
+    num_held_blocks: Final[int]
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
     @property
     def stats(self) -> SchedulerStats:

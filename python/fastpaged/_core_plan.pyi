@@ -44,6 +44,9 @@ class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
+    num_prefix_tokens_*: of prompts let in for the first time; what comes back after a preemption is not among them.
+    num_partial_prefix_blocks: copied because their beginning alone was found; they are in num_blocks_copied_on_write,
+        too. num_cached_blocks_evicted: handed out with what they held. num_pins_released: for want of room.
     """
 
     num_preemptions: Final[int]
@@ -53,6 +56,11 @@ class SchedulerStats:
     num_blocks_swapped_in: Final[int]
     num_blocks_copied_on_write: Final[int]
     num_tokens_recomputed: Final[int]
+    num_prefix_tokens_looked_up: Final[int]
+    num_prefix_tokens_found: Final[int]
+    num_partial_prefix_blocks: Final[int]
+    num_cached_blocks_evicted: Final[int]
+    num_pins_released: Final[int]
 
 class SamplingParams:
     def __init__(
@@ -147,6 +155,10 @@ class SchedulerOutput:
     @property
     def let_in(self) -> list[int]:
         """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    @property
+    def cached(self) -> list[tuple[int, int]]:
+        """(group_id, num_tokens) of each request let in for the first time by this plan: how many of its prompt's
+        tokens the prefix cache had."""
     num_tokens: Final[int]
     num_samples: Final[int]
     @property

@@ -15,12 +15,10 @@ _NO_ADAPTERS = "there are no adapters"
 _NO_PROFILING = "profiling is not there yet"
 _NO_PAUSE = "generation cannot be paused yet; abort() ends requests"
 _NO_SCHEMAS = "structured outputs are not there yet"
-_NO_BEAMS = "beam search is not there yet"
 _NO_METRICS = "metrics are not there yet; a request's figures are in RequestOutput.metrics"
 _ONE_PROCESS = "the engine is one process on one machine's CPU"
 
 OF_LLM: Mapping[str, str] = {
-    "beam_search": _NO_BEAMS,
     "enqueue_chat": "apply the chat template with get_tokenizer(), and give enqueue() the prompt",
     "embed": _NO_POOLING,
     "encode": _NO_POOLING,
@@ -61,7 +59,6 @@ OF_ASYNC_LLM_ENGINE: Mapping[str, str] = {
 
 _TYPED_PROMPTS = 'a prompt is a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}'
 OF_PACKAGE: Mapping[str, str] = {
-    "BeamSearchParams": _NO_BEAMS,
     "StructuredOutputsParams": _NO_SCHEMAS,
     "GuidedDecodingParams": _NO_SCHEMAS,
     "PoolingParams": _NO_POOLING,

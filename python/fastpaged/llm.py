@@ -9,12 +9,14 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
+from fastpaged.beam_search_params import BeamSearchParams
 from fastpaged.config import EngineArgs
 from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.pinned_prefixes import COMPUTING, check_computed
 from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.outputs import BeamSearchOutput
 from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
@@ -125,6 +127,30 @@ class LLM(SaysWhyAbsent):
         requests = self._prepare_all(prompts, sampling_params, "conversations")
         return self._answers(requests, bar)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool | None = None,
+        lora_request: None = None,
+        concurrency_limit: None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest answers to each prompt, best first; else as generate().
+
+        concurrency_limit: None, for the scheduler lets in as many searches as there is memory for.
+        """
+        _refuse_extras(lora_request, None)
+        if concurrency_limit is not None:
+            raise refusal("concurrency_limit", concurrency_limit, "None (memory is shared out by the scheduler)")
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequestError(f"params must be a BeamSearchParams, got {type(params).__name__}")
+        bar = _bar(use_tqdm)
+        requests = self._prepare_all(_as_prompt_list(prompts), params.sampling_params(), "prompts")
+        return [
+            BeamSearchOutput.of(output, self._prompt_text(output, params)) for output in self._answers(requests, bar)
+        ]
+
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -225,6 +251,12 @@ class LLM(SaysWhyAbsent):
         if self._engine is None:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
+
+    def _prompt_text(self, output: RequestOutput, params: BeamSearchParams) -> str:
+        if not params.detokenize or output.prompt is not None:
+            return output.prompt or ""
+        tokenizer = self.get_tokenizer()
+        return tokenizer.decode(output.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
 
     def _prepare_all(
         self,

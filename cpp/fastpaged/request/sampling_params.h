@@ -34,10 +34,10 @@ enum class EarlyStopping : std::uint8_t {
 struct BeamParams {
   std::int32_t width = 0;  // > 0
   // A hypothesis is worth the sum of its logprobs / (its generated tokens, an ending one included)^length_penalty.
-  float length_penalty = 1.0F;  // finite
+  double length_penalty = 1.0;  // finite
   EarlyStopping early_stopping = EarlyStopping::kNo;
-  // Best continuations of each beam that are looked at: max(2, 1 + number of end tokens) x width, so that enough are
-  // left when some end.
+  // Best continuations of all beams that are looked at: max(2, 1 + number of end tokens) x width, so that enough are
+  // left when some end. At least 2 x width.
   std::int32_t num_candidates = 0;
 };
 

@@ -6,6 +6,8 @@
 // CDF in the order of ids at uniform(mix(seed, sample index), position).
 // Logprobs are those of the raw logits, before all of these; below the least float32 they are -inf.
 // A request with a given token draws nothing: its row says the logprob and rank of that token, and the alternatives.
+// Nor does one with beams: its alternatives are its candidates (beam_candidates.h), the best of them its token. Where
+// masks leave none, its row is ok and has none.
 //
 // A row with a NaN, or with nothing above -inf, as it came or after masks, is not ok: token 0, no logprobs; other rows
 // do not notice.

@@ -118,6 +118,9 @@ class Scheduler {
   // Nothing is cached any more, nor will be what is computed already or by a plan that is out. Requests go on; pins
   // stay, and hold nothing.
   void reset_prefix_cache();
+  // Of running requests: entries of block tables, and blocks that they hold. The difference is what sharing saves.
+  [[nodiscard]] std::int64_t num_logical_blocks() const;
+  [[nodiscard]] std::int64_t num_physical_blocks() const;
 
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.

@@ -161,6 +161,28 @@ bool Scheduler::unpin(PinId id) {
   return pins_.erase(id);
 }
 
+std::int64_t Scheduler::num_logical_blocks() const {
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    for (const auto& sequence : running_[i].sequences) {
+      count += sequence->table().size();
+    }
+  }
+  return count;
+}
+
+std::int64_t Scheduler::num_physical_blocks() const {
+  std::vector<bool> held(static_cast<std::size_t>(config_.num_blocks), false);
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    for (const auto& sequence : running_[i].sequences) {
+      for (const BlockId block : sequence->table().blocks()) {
+        held[block] = true;
+      }
+    }
+  }
+  return std::ranges::count(held, true);
+}
+
 // For a group that has the pool to itself, but for pins.
 void Scheduler::release_pins_for(std::int64_t num_blocks) {
   while (kv_cache_.num_free_blocks() < num_blocks && pins_.release_oldest()) {

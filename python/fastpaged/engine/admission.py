@@ -66,14 +66,16 @@ class Admission:
         num_blocks: int,
         block_size: int,
         max_logprobs: int,
+        max_branches: int,
     ) -> None:
         """num_blocks: of the KV pool. max_logprobs: the most alternatives a request may ask for; -1 is the whole
-        vocabulary."""
+        vocabulary. max_branches: the most sequences a request may take."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._num_blocks = num_blocks
         self._block_size = block_size
+        self._max_branches = max_branches
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
     def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
@@ -81,6 +83,7 @@ class Admission:
         check_types(request_id, params)
         if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
+        self._check_branches(params)
         text, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
@@ -105,6 +108,15 @@ class Admission:
         _, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         return token_ids
+
+    def _check_branches(self, params: SamplingParams) -> None:
+        if params.num_branches > self._max_branches:
+            name = "n" if params.best_of is None else "best_of"
+            raise InvalidRequestError(
+                f"{name}{', the beam width,' if params.use_beam_search else ''} must be at most {self._max_branches}, "
+                f"the sequences that go into one step (max_num_seqs, and a token of max_num_batched_tokens each), "
+                f"got {params.num_branches}"
+            )
 
     def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
@@ -103,6 +104,7 @@ class LLMEngine:
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
+            max_branches=min(config.max_num_seqs, config.max_num_batched_tokens),
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
@@ -184,42 +186,27 @@ class LLMEngine:
         if request.request_id in self._outputs:
             raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
         params = request.params
-        draws_seed = params.seed is None and not params.greedy
+        draws_seed = params.seed is None and not params.greedy and not params.use_beam_search
         seed = self._draw_seed() if draws_seed else params.seed
         stream = (
             self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
             if params.detokenize
             else None
         )
-        sampling = _core.SamplingParams(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            seed=seed or 0,
-            num_logprobs=request.num_logprobs,
-            num_prompt_logprobs=request.num_prompt_logprobs,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            min_tokens=params.min_tokens,
-            logit_bias=dict(params.logit_bias or {}),
-            allowed_token_ids=params.allowed_token_ids,
-            end_token_ids=request.stop_token_ids if params.min_tokens > 0 else (),
-            bad_words=request.bad_words,
-        )
+        num_samples = 1 if params.use_beam_search else params.num_branches
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(
                 group_id,
                 request.prompt_token_ids,
-                sampling,
+                core_params(request, seed),
                 request.max_tokens,
                 request.stop_token_ids,
+                num_samples=num_samples,
                 cache_root=request.cache_salt,
                 skip_prefix_cache=bool(params.skip_reading_prefix_cache),
             )
-            self._outputs.add(group_id, request, seed, stream, final_only)
+            self._outputs.add(group_id, request, seeds_of(seed, num_samples), stream, final_only)
             self._next_group_id += 1
             self._num_seeds_drawn += draws_seed
 

@@ -14,9 +14,7 @@ FakeEngine::FakeEngine(const SchedulerConfig& config, int num_layers)
 
 void FakeEngine::add(const NewRequest& request) {
   scheduler_.add(request);
-  const SequenceId id = scheduler_.group(request.id).sequences.at(0)->id();
-  const std::vector<TokenId>& prompt = request.prompt_token_ids;
-  requests_[request.id][id] = {prompt, std::vector<Lineage>(prompt.size(), id), 0};
+  requests_.add(request, scheduler_.group(request.id).sequences.at(0)->id());
   check();
 }
 
@@ -28,7 +26,7 @@ void FakeEngine::abort(GroupId id) {
 
 void FakeEngine::finish(GroupId id, SequenceId branch) {
   REQUIRE(scheduler_.finish(id, branch));
-  forget(id, branch);
+  requests_.erase(id, branch);
   check();
 }
 
@@ -36,19 +34,17 @@ bool FakeEngine::may_fork(GroupId id) const {
   std::int64_t num_running = 0;
   for (const GroupId other : groups()) {
     const SequenceGroup& group = scheduler_.group(other);
-    num_running += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+    num_running += group.state == GroupState::kRunning ? group.num_counted() : 0;
   }
   const SequenceGroup& group = scheduler_.group(id);
-  return scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
+  const PlainRequest& request = requests_.all().at(id);
+  return request.parted && scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
          num_running < scheduler_.config().max_num_seqs &&
          group.num_sequences() < scheduler_.config().max_num_batched_tokens;
 }
 
 void FakeEngine::fork(GroupId id, SequenceId parent) {
-  const SequenceId child = scheduler_.fork(id, parent);
-  Branch branch = requests_.at(id).at(parent);
-  branch.most_computed = static_cast<std::int32_t>(branch.tokens.size()) - 1;
-  REQUIRE(requests_.at(id).emplace(child, std::move(branch)).second);
+  requests_.fork(id, parent, scheduler_.fork(id, parent));
   check();
   check_history();
 }
@@ -70,15 +66,9 @@ SchedulerOutput FakeEngine::schedule() {
   rebuild_bound_.before_schedule(groups());
   SchedulerOutput plan = scheduler_.schedule();
   REQUIRE((!work || plan.num_tokens > 0 || !plan.ended.empty()));
-  REQUIRE(plan.ended.size() >= unreported_.size());
-  for (std::size_t i = 0; i < plan.ended.size(); ++i) {
-    const SequenceEvent& end = plan.ended[i];
-    if (i < unreported_.size()) {
-      REQUIRE(unreported_[i] == std::pair(end.group_id, end.sequence_id));
-    } else {
-      unreported_.emplace_back(end.group_id, end.sequence_id);
-      hear(end, true);
-    }
+  hear(beyond_unreported(plan.ended), true);
+  for (const SequenceEvent& end : beyond_unreported(plan.ended)) {
+    unreported_.emplace_back(end.group_id, end.sequence_id);
   }
   rebuild_bound_.after_schedule(groups(), plan);
   count(plan);
@@ -114,7 +104,7 @@ void FakeEngine::compute(const SchedulerOutput& plan) {
 // What attention would read: all that came before the tokens of this step.
 void FakeEngine::check_context(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled) {
   const std::int32_t block_size = scheduler_.kv_cache().block_size();
-  const Branch& branch = requests_.at(scheduled.group_id).at(scheduled.sequence_id);
+  const PlainBranch& branch = requests_.branch(scheduled.group_id, scheduled.sequence_id);
   REQUIRE(batch.context_lens[row] == scheduled.first_token + scheduled.num_tokens);
   REQUIRE(batch.query_start[row + 1] - batch.query_start[row] == scheduled.num_tokens);
   const std::span<const std::int32_t> table =
@@ -125,90 +115,80 @@ void FakeEngine::check_context(const Batch& batch, std::int32_t row, const Sched
 }
 
 void FakeEngine::write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled) {
-  const Branch& branch = requests_.at(scheduled.group_id).at(scheduled.sequence_id);
+  const PlainBranch& branch = requests_.branch(scheduled.group_id, scheduled.sequence_id);
   for (std::int32_t i = batch.query_start[row]; i < batch.query_start[row + 1]; ++i) {
     const std::int32_t position = batch.positions[i];
     REQUIRE(position == scheduled.first_token + i - batch.query_start[row]);
     REQUIRE(batch.token_ids[i] == branch.tokens.at(position));
-    kv_.write(batch.slot_mapping[i], branch.lineage.at(position), position);
+    kv_.write(batch.slot_mapping[i], branch.histories.at(position));
   }
 }
 
 void FakeEngine::update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
   for (const ScheduledSequence& scheduled : plan.scheduled) {
-    const auto request = requests_.find(scheduled.group_id);
-    if (request == requests_.end() || !request->second.contains(scheduled.sequence_id)) {
+    if (!requests_.contains(scheduled.group_id, scheduled.sequence_id)) {
       continue;
     }
-    std::int32_t& most = request->second.at(scheduled.sequence_id).most_computed;
+    std::int32_t& most = requests_.branch(scheduled.group_id, scheduled.sequence_id).most_computed;
     for (std::int32_t i = scheduled.first_token; i < scheduled.first_token + scheduled.num_tokens; ++i) {
       counts_.stats.num_tokens_recomputed += i < most ? 1 : 0;
       most = std::max(most, i + 1);
     }
   }
   const std::vector<SequenceEvent> events = scheduler_.update(plan, tokens);
-  REQUIRE(events.size() >= unreported_.size());
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    if (i < unreported_.size()) {  // heard when it was planned
-      REQUIRE(unreported_[i] == std::pair(events[i].group_id, events[i].sequence_id));
-    } else {
-      hear(events[i], false);
-    }
-  }
+  hear(beyond_unreported(events), false);
   unreported_.clear();
   rebuild_bound_.after_update(groups());
   check();
   check_history();
 }
 
-void FakeEngine::hear(const SequenceEvent& event, bool at_pool_end) {
-  const bool scores_alone = !event.finished && !event.has_token;
-  REQUIRE((!scores_alone || event.num_scores > 0));
-  REQUIRE((scores_alone || event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError)));
-  Branch& branch = requests_.at(event.group_id).at(event.sequence_id);
-  if (event.has_token) {
-    branch.tokens.push_back(event.token_id);
-    branch.lineage.push_back(event.sequence_id);
+// What has not been heard already, when it was planned.
+std::span<const SequenceEvent> FakeEngine::beyond_unreported(std::span<const SequenceEvent> events) const {
+  REQUIRE(events.size() >= unreported_.size());
+  for (std::size_t i = 0; i < unreported_.size(); ++i) {
+    REQUIRE(unreported_[i] == std::pair(events[i].group_id, events[i].sequence_id));
   }
-  if (event.finished) {
-    counts_.pool_ends += at_pool_end ? 1 : 0;
-    forget(event.group_id, event.sequence_id);
-    REQUIRE(event.group_finished == !requests_.contains(event.group_id));
-  }
+  return events.subspan(unreported_.size());
 }
 
-void FakeEngine::forget(GroupId id, SequenceId branch) {
-  REQUIRE(requests_.at(id).erase(branch) == 1);
-  if (requests_.at(id).empty()) {
-    requests_.erase(id);
+void FakeEngine::hear(std::span<const SequenceEvent> events, bool at_pool_end) {
+  for (const SequenceEvent& event : events) {
+    const bool scores_alone = !event.finished && !event.has_token;
+    REQUIRE((!scores_alone || event.num_scores > 0));
+    REQUIRE((scores_alone || event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError)));
+    counts_.pool_ends += at_pool_end ? 1 : 0;
   }
+  requests_.hear(events);
 }
 
 bool FakeEngine::all_of_it_is_here(const SchedulerOutput& plan) const {
   return std::ranges::all_of(plan.scheduled, [&](const ScheduledSequence& scheduled) {
-    const auto request = requests_.find(scheduled.group_id);
-    return request != requests_.end() && request->second.contains(scheduled.sequence_id);
+    return requests_.contains(scheduled.group_id, scheduled.sequence_id);
   });
 }
 
 std::vector<GroupId> FakeEngine::groups() const {
-  const auto ids = std::views::keys(requests_);
+  const auto ids = std::views::keys(requests_.all());
   return {ids.begin(), ids.end()};
 }
 
 std::vector<SequenceId> FakeEngine::branches(GroupId id) const {
-  const auto ids = std::views::keys(requests_.at(id));
+  const auto ids = std::views::keys(requests_.all().at(id).branches);
   return {ids.begin(), ids.end()};
 }
 
 void FakeEngine::check() const {
   scheduler_.check_invariants();
-  REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() == std::ssize(requests_));
-  for (const auto& [id, branches] : requests_) {
+  REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() ==
+          std::ssize(requests_.all()));
+  for (const auto& [id, request] : requests_.all()) {
     const SequenceGroup& group = scheduler_.group(id);
-    REQUIRE(group.num_sequences() == std::ssize(branches));
+    REQUIRE(group.num_sequences() == std::ssize(request.branches));
     for (const auto& sequence : group.sequences) {
-      REQUIRE(std::ranges::equal(sequence->token_ids(), branches.at(sequence->id()).tokens));
+      const PlainBranch& branch = request.branches.at(sequence->id());
+      REQUIRE(std::ranges::equal(sequence->token_ids(), branch.tokens));
+      REQUIRE(sequence->branch() == branch.branch);
     }
   }
   const SchedulerStats& stats = scheduler_.stats();
@@ -224,22 +204,23 @@ void FakeEngine::check() const {
 // Every computed token of every branch, wherever its group is.
 void FakeEngine::check_history() {
   const std::int32_t block_size = scheduler_.kv_cache().block_size();
-  for (const auto& [id, branches] : requests_) {
+  for (const auto& [id, request] : requests_.all()) {
     for (const auto& sequence : scheduler_.group(id).sequences) {
+      const PlainBranch& branch = request.branches.at(sequence->id());
       const BlockTable& table = sequence->table();
       for (std::int32_t position = 0; position < sequence->num_computed_tokens(); ++position) {
-        check_slot(table.pool(), table.blocks()[position / block_size], branches.at(sequence->id()), position);
+        check_slot(table.pool(), table.blocks()[position / block_size], branch, position);
       }
     }
   }
 }
 
-void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const Branch& branch, std::int32_t position) {
+void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position) {
   const std::int32_t offset = position % scheduler_.kv_cache().block_size();
   ++counts_.slots_checked;
-  if (!kv_.holds(pool, block, offset, branch.lineage.at(position), position)) {
-    FAIL("position " << position << " of a branch that began as sequence " << branch.lineage.at(0)
-                     << " is not what was written: block " << block << " of the " << pool.name() << " pool");
+  if (!kv_.holds(pool, block, offset, branch.histories.at(position))) {
+    FAIL("position " << position << " of branch " << branch.branch << " is not what its history makes it: block "
+                     << block << " of the " << pool.name() << " pool");
   }
 }
 

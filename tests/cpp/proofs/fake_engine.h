@@ -1,7 +1,7 @@
 // FakeEngine: the real scheduler, the real batch and the real copies around a model that computes nothing. It writes
-// into each KV slot a hash of whose token that is, and looks whether every token that counts as computed, of every
-// request in any state, is still where its block table says, on the device or on the host. What preemption and sharing
-// cost, it counts for itself.
+// into each KV slot a hash of the history of the token there, and looks whether every token that counts as computed, of
+// every request in any state, whoever computed it, is still where its block table says, on the device or on the host.
+// What preemption and sharing cost, it counts for itself.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "fastpaged/scheduler/batch_builder.h"
 #include "fastpaged/scheduler/scheduler.h"
 #include "proofs/hashed_kv.h"
+#include "proofs/plain_requests.h"
 #include "proofs/rebuild_bound.h"
 
 namespace fastpaged::test {
@@ -48,30 +49,24 @@ class FakeEngine {
     SchedulerStats stats;        // as it must be
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
+  [[nodiscard]] const PlainRequests& requests() const { return requests_; }
   [[nodiscard]] std::int64_t num_trees_rebuilt() const { return rebuild_bound_.num_trees_rebuilt(); }
 
  private:
-  struct Branch {
-    std::vector<TokenId> tokens;
-    std::vector<Lineage> lineage;  // of each token
-    std::int32_t most_computed = 0;
-  };
-  using Branches = std::map<SequenceId, Branch>;
-
   void check_context(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
   void write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
   void count(const SchedulerOutput& plan);
-  void hear(const SequenceEvent& event, bool at_pool_end);
-  void forget(GroupId id, SequenceId branch);
+  [[nodiscard]] std::span<const SequenceEvent> beyond_unreported(std::span<const SequenceEvent> events) const;
+  void hear(std::span<const SequenceEvent> events, bool at_pool_end);
   void check() const;
   void check_history();
-  void check_slot(const BlockPool& pool, BlockId block, const Branch& branch, std::int32_t position);
+  void check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position);
 
   Scheduler scheduler_;
   BatchBuilder builder_;
   HashedKV kv_;
   RebuildBound rebuild_bound_;
-  std::map<GroupId, Branches> requests_;                    // unfinished ones
+  PlainRequests requests_;
   std::vector<std::pair<GroupId, SequenceId>> unreported_;  // ended while planning
   Counts counts_;
 };

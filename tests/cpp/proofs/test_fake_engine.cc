@@ -21,6 +21,7 @@ struct Occurred {
   std::int64_t slots_checked = 0;
   std::int64_t pool_ends = 0;
   std::int64_t forks = 0;
+  std::int64_t parted = 0;
   std::int64_t trees_rebuilt = 0;
   std::int64_t resets = 0;
   std::int64_t aborts_while_planned = 0;
@@ -34,6 +35,7 @@ struct Occurred {
   void add(const FakeEngine& engine) {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
+    parted += engine.requests().num_parted();
     trees_rebuilt += engine.num_trees_rebuilt();
     const SchedulerStats& more = engine.counts().stats;
     stats.num_preemptions += more.num_preemptions;
@@ -152,10 +154,12 @@ class Life {
     }
   }
 
+  // Few tokens, so that branches and requests say the same.
   std::vector<SampledToken> sampled(const SchedulerOutput& plan, std::int32_t one_fails_in) {
     std::vector<SampledToken> tokens;
-    for (std::int32_t i = 0; i < plan.num_rows; ++i) {
-      tokens.push_back({random_.between(0, 49), !random_.once_in(one_fails_in)});
+    for (std::int32_t i = 0; i < plan.num_results; ++i) {
+      const TokenId token = random_.once_in(3) ? random_.between(0, 49) : random_.between(0, 1);
+      tokens.push_back({token, !random_.once_in(one_fails_in)});
     }
     return tokens;
   }
@@ -202,8 +206,8 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
   print(occurred);
   const SchedulerStats& stats = occurred.stats;
   for (const std::int64_t times :
-       {occurred.forks, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets, occurred.aborts_while_planned,
-        occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
+       {occurred.forks, occurred.parted, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets,
+        occurred.aborts_while_planned, occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
         occurred.aborts[GroupState::kSwapped], occurred.forgotten_with_all_copies, occurred.forgotten_with_some,
         occurred.forgotten_with_none, stats.num_preemptions, stats.num_groups_swapped_out, stats.num_groups_swapped_in,
         stats.num_blocks_copied_on_write, stats.num_tokens_recomputed}) {

@@ -16,6 +16,7 @@
 namespace fastpaged::test {
 
 struct SlowBranch {
+  std::int32_t branch = 0;  // which of its group's
   std::int64_t prompt = 0;
   std::vector<TokenId> tokens;
   std::int64_t computed = 0;
@@ -28,13 +29,18 @@ struct SlowBranch {
 };
 
 struct SlowGroup {
-  StopConditions stop;
+  NewRequest asked;
   GroupState state = GroupState::kWaiting;
   std::map<SequenceId, SlowBranch> branches;  // ids grow: in order of creation
+  std::int32_t num_branches = 1;              // there ever were
+  std::int32_t num_draws = 1;                 // from the row to sample from: several until the samples have parted
   std::int64_t num_preemptions = 0;
   std::int64_t rebuild_limit = 0;  // most blocks it held since it last decoded, when it was forgotten
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(branches); }
+
+  // Branches, those that are still to come too.
+  [[nodiscard]] std::int64_t counted() const { return std::max<std::int64_t>(size(), num_draws); }
 
   [[nodiscard]] bool decodes() const {
     return std::ranges::all_of(branches | std::views::values,

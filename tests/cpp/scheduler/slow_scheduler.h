@@ -22,7 +22,8 @@ class SlowScheduler {
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
-    group.stop = request.stop;
+    group.asked = request;
+    group.num_draws = request.num_samples;
     SlowBranch& branch = group.branches[next_id_];
     branch.tokens = request.prompt_token_ids;
     branch.prompt = std::ssize(branch.tokens);
@@ -53,8 +54,8 @@ class SlowScheduler {
       return false;
     }
     const SlowGroup& group = memory.groups.at(id);
-    return group.state == GroupState::kRunning && group.decodes() && num_running_branches() < config_.max_num_seqs &&
-           group.size() < config_.max_num_batched_tokens;
+    return group.state == GroupState::kRunning && group.decodes() && group.num_draws == 1 &&
+           num_running_branches() < config_.max_num_seqs && group.size() < config_.max_num_batched_tokens;
   }
 
   // REQUIRES: may_fork.
@@ -62,6 +63,7 @@ class SlowScheduler {
     SlowBranch child = groups().at(id).branches.at(branch);
     child.blocks.resize(memory.blocks_for(child.computed));
     child.most_computed = child.computed;
+    child.branch = groups().at(id).num_branches++;
     groups().at(id).branches[next_id_] = child;
     return next_id_++;
   }
@@ -115,12 +117,12 @@ class SlowScheduler {
     return plan;
   }
 
-  // rows: what each branch that has some got, or nothing where it failed.
-  using Rows = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
-  std::vector<SequenceEvent> update(const Rows& rows) {
+  // results: for each planned branch that has some, its scores and draws in order, nothing where it failed.
+  using Results = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
+  std::vector<SequenceEvent> update(const Results& results) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
-    std::int32_t first_row = 0;
+    std::int32_t first_result = 0;
     for (const ScheduledSequence& planned : plan.scheduled) {
       if (has(planned.group_id, planned.sequence_id)) {
         SlowGroup& group = groups().at(planned.group_id);
@@ -132,11 +134,11 @@ class SlowScheduler {
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
         memory.attach_children(group, planned.sequence_id);
-        if (planned.num_scores > 0 || planned.samples) {
-          events.push_back(hear(planned, first_row, rows.at(planned.sequence_id)));
+        if (planned.num_scores + planned.num_draws > 0) {
+          hear(planned, first_result, results.at(planned.sequence_id), events);
         }
       }
-      first_row += planned.num_scores + (planned.samples ? 1 : 0);
+      first_result += planned.num_scores + planned.num_draws;
     }
     return events;
   }
@@ -170,7 +172,7 @@ class SlowScheduler {
   [[nodiscard]] std::int64_t num_running_branches() const {
     std::int64_t count = 0;
     for (const GroupId id : ids(GroupState::kRunning)) {
-      count += memory.groups.at(id).size();
+      count += memory.groups.at(id).counted();
     }
     return count;
   }
@@ -253,10 +255,10 @@ class SlowScheduler {
       const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
       if (tokens > 0 && make_room(id, branch, tokens)) {
         const SlowBranch& there = groups().at(id).branches.at(branch);
+        const bool samples = there.computed + tokens == std::ssize(there.tokens);
         plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
-                                  static_cast<std::int32_t>(tokens),
-                                  there.computed + tokens == std::ssize(there.tokens), scores(there, tokens),
-                                  there.computed + tokens == std::ssize(there.tokens) ? 1 : 0});
+                                  static_cast<std::int32_t>(tokens), samples, scores(there, tokens),
+                                  samples ? groups().at(id).num_draws : 0});
       }
     }
   }
@@ -276,6 +278,8 @@ class SlowScheduler {
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
         unreported.push_back({.group_id = id,
                               .sequence_id = branch,
+                              .parent_id = branch,
+                              .branch = groups().at(id).branches.at(branch).branch,
                               .finished = true,
                               .group_finished = groups().at(id).size() == 1,
                               .finish_reason = FinishReason::kLength});
@@ -355,7 +359,7 @@ class SlowScheduler {
     for (const GroupId other : running) {
       wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
     }
-    return num_running_branches() + group.size() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
+    return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
            wanted <= std::ssize(memory.device);
   }
 
@@ -386,32 +390,60 @@ class SlowScheduler {
     }
   }
 
-  SequenceEvent hear(const ScheduledSequence& planned, std::int32_t first_row,
-                     const std::vector<std::optional<TokenId>>& rows) {
-    SequenceEvent event{.group_id = planned.group_id, .sequence_id = planned.sequence_id};
-    event.score_row = first_row;
-    event.sample_row = first_row + planned.num_scores;
-    const auto is_there = [](const std::optional<TokenId>& row) { return row.has_value(); };
-    event.num_scores = std::all_of(rows.begin(), rows.begin() + planned.num_scores, is_there) ? planned.num_scores : 0;
-    const SlowGroup& group = groups().at(planned.group_id);
-    SlowBranch& branch = groups().at(planned.group_id).branches.at(planned.sequence_id);
-    if (!std::ranges::all_of(rows, is_there)) {
-      event.finished = true;
-      event.finish_reason = FinishReason::kError;
-    } else if (planned.samples) {
-      branch.tokens.push_back(*rows.back());
-      event.has_token = true;
-      event.token_id = *rows.back();
-      const std::int64_t length = std::ssize(branch.tokens);
-      const bool stops = std::ranges::count(group.stop.stop_token_ids, event.token_id) > 0;
-      event.finished = stops || length - branch.prompt == group.stop.max_tokens || length == config_.max_model_len;
-      event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
+  // An event for each draw, or one for scores alone. The first is the branch's own; every further one has a new id, and
+  // goes on, if it does, with what the branch had before.
+  void hear(const ScheduledSequence& planned, std::int32_t first_result,
+            const std::vector<std::optional<TokenId>>& results, std::vector<SequenceEvent>& events) {
+    SlowGroup& group = groups().at(planned.group_id);
+    const SlowBranch before = group.branches.at(planned.sequence_id);
+    const auto scores_end = results.begin() + planned.num_scores;
+    const bool scored = std::all_of(results.begin(), scores_end, [](const auto& score) { return score.has_value(); });
+    std::vector<SequenceId> ended;
+    for (std::int32_t i = 0; i < std::max(planned.num_draws, 1); ++i) {
+      SequenceEvent& event = events.emplace_back();
+      event.group_id = planned.group_id;
+      event.sequence_id = i == 0 ? planned.sequence_id : next_id_++;
+      event.parent_id = planned.sequence_id;
+      event.branch = i == 0 ? before.branch : i;
+      event.score_row = first_result;
+      event.num_scores = scored && i == 0 ? planned.num_scores : 0;
+      event.sample_row = first_result + planned.num_scores + i;
+      SlowBranch now = before;
+      now.branch = event.branch;
+      if (i > 0) {
+        now.blocks.resize(memory.blocks_for(now.computed));
+        now.most_computed = now.computed;
+      }
+      if (!scored || (planned.samples && !results[planned.num_scores + i])) {
+        event.finished = true;
+        event.finish_reason = FinishReason::kError;
+      } else if (planned.samples) {
+        add_token(group, now, *results[planned.num_scores + i], event);
+      }
+      group.branches[event.sequence_id] = now;
+      if (event.finished) {
+        ended.push_back(event.sequence_id);
+      }
     }
-    if (event.finished) {
-      event.group_finished = group.size() == 1;
-      end(planned.group_id, planned.sequence_id);
+    if (planned.num_draws > 1) {
+      group.num_branches = planned.num_draws;
+      group.num_draws = 1;
     }
-    return event;
+    for (const SequenceId id : ended | std::views::reverse) {
+      events.back().group_finished = group.size() == 1;
+      end(planned.group_id, id);
+    }
+  }
+
+  void add_token(const SlowGroup& group, SlowBranch& branch, TokenId token, SequenceEvent& event) const {
+    branch.tokens.push_back(token);
+    event.has_token = true;
+    event.token_id = token;
+    const StopConditions& stop = group.asked.stop;
+    const std::int64_t length = std::ssize(branch.tokens);
+    const bool stops = std::ranges::count(stop.stop_token_ids, token) > 0;
+    event.finished = stops || length - branch.prompt == stop.max_tokens || length == config_.max_model_len;
+    event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
   }
 
   void count_up() {

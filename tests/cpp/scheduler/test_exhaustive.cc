@@ -132,6 +132,7 @@ class Explorer {
   static void add(World& world, std::size_t prompt) {
     NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1};
     request.prompt_token_ids.assign(prompt, 1);
+    request.sampling.seed = request.id;
     request.stop.max_tokens = 3;
     if (prompt > 1) {
       request.sampling.num_prompt_logprobs = 0;

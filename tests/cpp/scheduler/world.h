@@ -11,6 +11,7 @@
 #include <optional>
 #include <ranges>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/scheduler/batch_builder.h"
@@ -104,31 +105,32 @@ class World {
     return !whole;
   }
 
-  // failing: a branch of whose logits one row, if it has any in this step, holds a NaN.
+  // failing: a branch of whose results one, if it has any in this step, is a failure.
   std::vector<SampledToken> run(const SchedulerOutput& plan, SequenceId failing = kNobody) {
     model_.copy(plan.copies);
     model_.poison_free_blocks(scheduler.kv_cache());
     const Batch& batch = builder_.build(plan);
-    const std::vector<SequenceId> branches = check_rows(plan, batch);
-    std::vector<SampledToken> tokens = model_.run(batch, branches);
+    const std::vector<SequenceId> branches = check_requests(plan, batch);
+    std::vector<SampledToken> tokens = model_.run(batch, builder_.sample_requests());
     const std::int64_t num_failing = std::ranges::count(branches, failing);
     std::int64_t until_failure = num_failing == 0 ? -1 : num_steps % num_failing;
-    sampled_.clear();
-    for (std::size_t row = 0; row < tokens.size(); ++row) {
-      tokens[row].ok = branches[row] != failing || until_failure-- != 0;
-      sampled_[branches[row]].push_back(tokens[row].ok ? std::optional(tokens[row].token_id) : std::nullopt);
+    results_.clear();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i].ok = branches[i] != failing || until_failure-- != 0;
+      results_[branches[i]].push_back(tokens[i].ok ? std::optional(tokens[i].token_id) : std::nullopt);
     }
     return tokens;
   }
 
   void update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
-    const std::vector<SequenceEvent> expected = slow.update(sampled_);
+    const std::vector<SequenceEvent> expected = slow.update(results_);
     const std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
     REQUIRE(events.size() == expected.size());
     for (std::size_t i = 0; i < events.size(); ++i) {
       check_event(events[i], expected[i]);
-      hear(events[i]);
+      part(events[i]);
     }
+    std::ranges::for_each(events, [&](const SequenceEvent& event) { hear(event); });
     check();
   }
 
@@ -168,59 +170,90 @@ class World {
   std::int64_t num_branch_tokens = 0;  // prompt and output, each
   std::int64_t num_requests = 0;
   std::int64_t num_scores = 0;  // that are wanted
+  std::int64_t num_parted = 0;  // samples, from the first of their request
 
  private:
   struct Told {
     GroupId group = 0;
     bool alone = true;  // never in company of another branch
     PlainAnswer all;
+    std::vector<PlainAnswer> other_samples = {};  // that are still to part from this one
     std::size_t heard = 0;
     std::int64_t scores_to_come = 0;
   };
 
-  // Whose each row is, once it is clear that the batch has those of the plan, and what is to be done with each.
-  [[nodiscard]] std::vector<SequenceId> check_rows(const SchedulerOutput& plan, const Batch& batch) const {
+  // Whose each result will be, once it is clear that the batch has the plan's rows, and what is to be done with each.
+  [[nodiscard]] std::vector<SequenceId> check_requests(const SchedulerOutput& plan, const Batch& batch) const {
     const std::span<const SampleRequest> requests = builder_.sample_requests();
-    REQUIRE(std::ssize(requests) == plan.num_rows);
+    REQUIRE(std::ssize(requests) == plan.num_results);
     REQUIRE(std::ssize(batch.sample_rows) == plan.num_rows);
     std::vector<SequenceId> branches;
-    std::int64_t first_row = 0;
+    std::int32_t row = 0;
+    std::int64_t first_token = 0;
     for (const ScheduledSequence& planned : plan.scheduled) {
-      const SlowBranch& branch = slow.memory.groups.at(planned.group_id).branches.at(planned.sequence_id);
+      const SlowGroup& group = slow.memory.groups.at(planned.group_id);
+      const SlowBranch& branch = group.branches.at(planned.sequence_id);
       for (std::int64_t i = 0; i < planned.num_tokens; ++i) {
         const std::int64_t position = planned.first_token + i;
         const bool scores = branch.unscored.contains(position);
-        if (scores || position + 1 == std::ssize(branch.tokens)) {
+        const bool samples = position + 1 == std::ssize(branch.tokens);
+        for (std::int32_t draw = 0; draw < (scores ? 1 : samples ? planned.num_draws : 0); ++draw) {
           const SampleRequest& request = requests[branches.size()];
-          REQUIRE(batch.sample_rows[branches.size()] == first_row + i);
+          REQUIRE(request.row == row);
           REQUIRE(request.position == position + 1);
           REQUIRE(request.given == (scores ? std::optional(branch.tokens[position + 1]) : std::nullopt));
+          REQUIRE((scores || request.sample_index == branch.branch + draw));
+          REQUIRE(request.params.seed == group.asked.sampling.seed);
           branches.push_back(planned.sequence_id);
         }
+        if (scores || samples) {
+          REQUIRE(batch.sample_rows[row++] == first_token + i);
+        }
       }
-      first_row += planned.num_tokens;
+      first_token += planned.num_tokens;
     }
-    REQUIRE(std::ssize(branches) == plan.num_rows);
+    REQUIRE(row == plan.num_rows);
+    REQUIRE(std::ssize(branches) == plan.num_results);
     return branches;
   }
 
+  // What the branch will say from here on; and, if its request's samples are still to part, each of them.
   void expect(GroupId id, SequenceId branch_id) {
     const SlowGroup& group = slow.memory.groups.at(id);
     const SlowBranch& branch = group.branches.at(branch_id);
-    const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
-    told_[branch_id] = {.group = id,
-                        .all = answer_plainly(branch.tokens, answered, branch_id, group.stop, scheduler.config()),
-                        .scores_to_come = std::ssize(branch.unscored)};
-    num_scores += std::ssize(branch.unscored);
-    for (auto& [other, told] : told_) {
-      told.alone = told.alone && (told.group != id || group.size() == 1);
+    Told& told = told_[branch_id];
+    told = {.group = id, .all = answer(group, branch, branch.branch), .scores_to_come = std::ssize(branch.unscored)};
+    for (std::int32_t i = 1; i < group.num_draws; ++i) {
+      told.other_samples.push_back(answer(group, branch, i));
+    }
+    for (auto& [other_id, other] : told_) {
+      other.alone = other.alone && (other.group != id || group.counted() == 1);
     }
     const std::int64_t output =
-        std::min<std::int64_t>(group.stop.max_tokens, scheduler.config().max_model_len - branch.prompt);
-    ++num_branches;
+        std::min<std::int64_t>(group.asked.stop.max_tokens, scheduler.config().max_model_len - branch.prompt);
     num_requests += group.size() == 1 ? 1 : 0;
-    num_output_tokens += output;
-    num_branch_tokens += branch.prompt + output;
+    num_scores += told.scores_to_come;
+    num_branches += group.num_draws;
+    num_output_tokens += group.num_draws * output;
+    num_branch_tokens += group.num_draws * (branch.prompt + output);
+  }
+
+  [[nodiscard]] PlainAnswer answer(const SlowGroup& group, const SlowBranch& branch, std::int32_t sample_index) const {
+    const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
+    const Voice voice = voice_of(group.asked.sampling.seed, sample_index);
+    return answer_plainly(branch.tokens, answered, voice, group.asked.stop, scheduler.config());
+  }
+
+  // Samples that have parted from the first one are heard from now on.
+  void part(const SequenceEvent& event) {
+    if (event.sequence_id != event.parent_id) {
+      const Told& parent = told_.at(event.parent_id);
+      REQUIRE(parent.heard == 0);
+      REQUIRE(std::cmp_less_equal(event.branch, parent.other_samples.size()));
+      told_[event.sequence_id] = {
+          .group = event.group_id, .alone = false, .all = parent.other_samples.at(event.branch - 1)};
+      ++num_parted;
+    }
   }
 
   void forget_gone() {
@@ -256,8 +289,11 @@ class World {
   }
 
   static void check_event(const SequenceEvent& event, const SequenceEvent& expected) {
+    REQUIRE(event.kind == EventKind::kSample);
     REQUIRE(event.group_id == expected.group_id);
     REQUIRE(event.sequence_id == expected.sequence_id);
+    REQUIRE(event.parent_id == expected.parent_id);
+    REQUIRE(event.branch == expected.branch);
     REQUIRE(event.num_scores == expected.num_scores);
     REQUIRE((event.num_scores == 0 || event.score_row == expected.score_row));
     REQUIRE(event.has_token == expected.has_token);
@@ -322,6 +358,7 @@ class World {
     for (const auto& [id, branch] : expected.branches) {
       const Sequence& sequence = *group.sequences[index++];
       REQUIRE(sequence.id() == id);
+      REQUIRE(sequence.branch() == branch.branch);
       REQUIRE(sequence.num_prompt_tokens() == branch.prompt);
       REQUIRE(std::ranges::equal(sequence.token_ids(), branch.tokens));
       REQUIRE(sequence.num_computed_tokens() == branch.computed);
@@ -339,7 +376,7 @@ class World {
 
   BatchBuilder builder_;
   ToyModel model_;
-  SlowScheduler::Rows sampled_;
+  SlowScheduler::Results results_;
   std::map<SequenceId, Told> told_;  // branches still to be answered
   bool undisturbed_ = true;          // nothing was forced, no plan forgotten
 };

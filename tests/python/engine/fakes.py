@@ -72,6 +72,11 @@ class ToyStream:
     def finish(self) -> str:
         return self._held
 
+    def copy(self) -> ToyStream:
+        other = ToyStream(self._tokenizer, self._skip)
+        other._held = self._held
+        return other
+
 
 class ToyWorker:
     """Stands where Worker stands; its logits come from toy_logits, so that it has no blocks to copy."""
