@@ -47,8 +47,9 @@ class CountingExecutor(InProcessExecutor):
 
     def run(self, plan: _core.SchedulerOutput) -> _core.SamplerOutput:
         """Counts the plan, then runs it."""
-        self._count_found(plan)
+        self._computed.update(dict(plan.cached))
         self._count_moves(plan)
+        self._count_found_again(plan)
         for group_id, first, num_tokens in plan.scheduled:
             if first != self._computed[group_id]:
                 raise AssertionError(f"group {group_id} goes on at {first}, having computed {self._computed[group_id]}")
@@ -57,10 +58,8 @@ class CountingExecutor(InProcessExecutor):
             self._most_computed[group_id] = max(self._most_computed[group_id], end)
         return super().run(plan)
 
-    def _count_found(self, plan: _core.SchedulerOutput) -> None:
-        """plan.cached tells it of new requests; one that is recomputed may find some of its own again."""
-        for group_id, num_tokens in plan.cached:
-            self._computed[group_id] = num_tokens
+    def _count_found_again(self, plan: _core.SchedulerOutput) -> None:
+        """What a request that is recomputed finds of its own, which no plan tells."""
         if self._engine.config.enable_prefix_caching:
             for group_id, first, _ in plan.scheduled:
                 if self._computed[group_id] == 0 and first <= self._most_computed[group_id]:

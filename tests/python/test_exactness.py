@@ -64,14 +64,25 @@ def matrix(model: Path, isa: str) -> list[Variant]:
     return made
 
 
+def check_found(outcome: Outcome, requests: list[Request], block_size: int) -> None:
+    """That each request found, the second time, what its first time left: full blocks of prompt and answer."""
+    for i, request in enumerate(requests):
+        length = len(request.prompt)
+        left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
+        found = outcome.num_cached_tokens[len(requests) + i]
+        assert found >= (min(left, length - 1) if request.params.prompt_logprobs is None else 0), f"request {i}"
+
+
 @pytest.mark.parametrize("index", range(NUM_VARIANTS))
-def test_answers_do_not_depend_on_how_requests_are_run(
+def test_answers_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
 ) -> None:
     isa, expected = alone
-    variant = matrix(model, isa)[index]
-    difference = first_difference(expected, run(variant, requests))
+    variant = warmed(matrix(model, isa)[index])
+    outcome = run_counted(variant, requests)
+    difference = first_difference([*expected, *expected], outcome.answers)
     assert difference is None, f"{isa}, {variant.name}: {difference}"
+    check_found(outcome, requests, variant.config.block_size)
 
 
 def test_a_pool_too_small_for_all_changes_no_answer(
@@ -87,27 +98,6 @@ def test_a_pool_too_small_for_all_changes_no_answer(
     assert difference is None, f"{isa}: {difference}"
     difference = first_difference([*expected, *expected], run(warmed(variant), requests))
     assert difference is None, f"{isa}, warm: {difference}"
-
-
-def check_found(outcome: Outcome, requests: list[Request], block_size: int) -> None:
-    """That each request found, the second time, what its first time left: full blocks of prompt and answer."""
-    for i, request in enumerate(requests):
-        length = len(request.prompt)
-        left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
-        found = outcome.num_cached_tokens[len(requests) + i]
-        assert found >= (min(left, length - 1) if request.params.prompt_logprobs is None else 0), f"request {i}"
-
-
-@pytest.mark.parametrize("index", range(NUM_VARIANTS))
-def test_answers_do_not_depend_on_the_prefix_cache_however_requests_are_run(
-    index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
-) -> None:
-    isa, expected = alone
-    variant = warmed(matrix(model, isa)[index])
-    outcome = run_counted(variant, requests)
-    difference = first_difference([*expected, *expected], outcome.answers)
-    assert difference is None, f"{isa}, {variant.name}: {difference}"
-    check_found(outcome, requests, variant.config.block_size)
 
 
 @pytest.fixture(scope="module")

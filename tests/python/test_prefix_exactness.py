@@ -155,6 +155,9 @@ def test_eviction_preemption_and_resets_change_no_answer(
     def disturb() -> None:
         if rng.random() < 0.02:
             engine.reset_prefix_cache()
+        for group_id in range(engine._next_group_id):
+            if rng.random() < 0.05:
+                engine.scheduler.preempt(group_id, mode)
 
     try:
         for _ in range(2):

@@ -17,7 +17,7 @@ from fastpaged.engine.pinned_prefixes import COMPUTING
 from fastpaged.errors import StepFailedError
 
 ONCE = dataclasses.replace(GREEDY, max_tokens=1)
-SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 32, "block_size": 4}
+SMALL: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 64, "block_size": 4}
 
 
 class Clock:
@@ -282,7 +282,7 @@ def test_a_text_its_ids_and_a_conversation_are_pinned_and_found(llm: LLM) -> Non
     of_text = llm.pin_prefix(TEXT)
     (output,) = llm.generate(TEXT + ", all of them", ONCE)
     assert of_text.resident
-    assert output.num_cached_tokens >= of_text.num_tokens - of_text.num_tokens % BLOCK > 0
+    assert output.num_cached_tokens >= of_text.num_tokens > 0
     ids = tokenizer.encode("on the other hand, the hat and the cat")
     of_ids = llm.pin_prefix(ids)
     assert llm.generate([[*ids, 70]], ONCE)[0].num_cached_tokens >= of_ids.num_tokens
