@@ -69,8 +69,8 @@ class SamplingParams:
         best. There is one output, at the end. With temperature 0 or 1 the logprobs are the model's own, another
         temperature divides the logits first; penalties, logit_bias and bans act on the logprobs. Nothing is drawn, so
         that top_p, top_k and min_p must be off.
-    length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that more of it
-        favours longer answers. Finite. This and the next: only with use_beam_search.
+    length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that a larger
+        one favours longer answers. Finite. This and the next: only with use_beam_search.
     early_stopping: of a beam search that has found best_of answers. True: it ends. False: it ends once the best beam,
         scored as it is, is no better than the worst of them. "never": once no beam can become better at any length.
     presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often

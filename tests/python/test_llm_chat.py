@@ -140,7 +140,7 @@ def test_outputs_have_the_attributes_people_read(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "beam_search", "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
+        "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
         "sleep", "wake_up", "start_profile", "stop_profile", "collective_rpc", "apply_model",
         "shutdown",
     ],

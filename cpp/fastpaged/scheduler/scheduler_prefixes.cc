@@ -128,10 +128,23 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
   }
 }
 
+// What is new of one branch may be cached in other blocks already. All branches that share its own ones turn to those
+// together, or the group would hold both.
 void Scheduler::publish(const SequenceGroup& group, Sequence& sequence) {
-  if (config_.prefix_caching && sequence.publish(kv_cache_, group.cache_root)) {
+  if (!config_.prefix_caching || !publish_one(group, sequence)) {
+    return;
+  }
+  for (const auto& sibling : group.sequences) {
+    static_cast<void>(publish_one(group, *sibling));
+  }
+}
+
+bool Scheduler::publish_one(const SequenceGroup& group, Sequence& sequence) {
+  const bool more = sequence.publish(kv_cache_, group.cache_root);
+  if (more) {
     pins_.offer(sequence.table(), sequence.num_published_blocks(), sequence.token_ids(), group.cache_root);
   }
+  return more;
 }
 
 void Scheduler::reset_prefix_cache() {

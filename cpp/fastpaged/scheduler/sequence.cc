@@ -65,9 +65,11 @@ std::int32_t Sequence::adopt(KVCacheManager& kv_cache, const PrefixMatch& match)
 }
 
 bool Sequence::publish(KVCacheManager& kv_cache, std::string_view root) {
-  const std::int32_t before = published_.num_blocks;
+  const PublishedPrefix before = published_;
+  const std::uint64_t version = table_.version();
   kv_cache.publish(table_, token_ids_, num_computed_tokens_, root, published_);
-  return published_.num_blocks > before;
+  return published_.num_blocks > before.num_blocks || published_.last_entry != before.last_entry ||
+         table_.version() != version;
 }
 
 void Sequence::stop_publishing() {

@@ -45,7 +45,7 @@ class Sequence {
   // Shares the blocks of a match with these tokens; what they hold counts as computed. Returns how many tokens that is.
   // REQUIRES: nothing is computed, and the match stops short of what is to be scored and of the last token.
   std::int32_t adopt(KVCacheManager& kv_cache, const PrefixMatch& match);
-  // Lets others find what is computed. Whether there is more of it than before.
+  // Lets others find what is computed. Whether there is more of it than before, or in other blocks.
   bool publish(KVCacheManager& kv_cache, std::string_view root);
   // What it holds, and what it is about to compute after that, is not to be found by anybody, until it is recomputed.
   void stop_publishing();

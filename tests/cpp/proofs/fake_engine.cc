@@ -10,10 +10,15 @@
 namespace fastpaged::test {
 
 FakeEngine::FakeEngine(const SchedulerConfig& config, int num_layers)
-    : scheduler_(config), builder_(scheduler_), kv_(scheduler_.kv_cache(), num_layers), rebuild_bound_(scheduler_) {}
+    : scheduler_(config),
+      builder_(scheduler_),
+      kv_(scheduler_.kv_cache(), num_layers),
+      cache_(scheduler_, kv_),
+      rebuild_bound_(scheduler_) {}
 
 void FakeEngine::add(const NewRequest& request) {
   scheduler_.add(request);
+  cache_.know_root(request.cache_root);
   requests_.add(request, scheduler_.group(request.id).sequences.at(0)->id());
   check();
 }
@@ -61,6 +66,38 @@ void FakeEngine::reset() {
   check_all_given_back();
 }
 
+void FakeEngine::pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root) {
+  const std::int32_t block_size = scheduler_.config().block_size;
+  std::int64_t num_blocks = std::ssize(tokens) / block_size;
+  const bool fills_none = num_blocks == 0;
+  for (const PinnedPrefix& other : scheduler_.pins()) {
+    num_blocks += other.num_blocks;
+  }
+  if (fills_none || num_blocks > scheduler_.config().max_pinned_blocks) {
+    REQUIRE_THROWS_AS(scheduler_.pin(id, tokens, root), std::invalid_argument);
+    ++counts_.num_refused_pins;
+  } else {
+    const auto length = static_cast<std::int32_t>(tokens.size());
+    const auto num_cached = std::ssize(scheduler_.kv_cache().match_prefix(tokens, length, root).blocks);
+    REQUIRE(scheduler_.pin(id, tokens, root) == num_cached);
+    cache_.pin(id, tokens, root);
+  }
+  check();
+}
+
+void FakeEngine::unpin(PinId id) {
+  REQUIRE(scheduler_.unpin(id));
+  REQUIRE_FALSE(scheduler_.unpin(id));
+  cache_.unpin(id);
+  check();
+}
+
+void FakeEngine::reset_prefix_cache() {
+  scheduler_.reset_prefix_cache();
+  REQUIRE(scheduler_.kv_cache().device_pool().cached_free_blocks().empty());
+  check();
+}
+
 SchedulerOutput FakeEngine::schedule() {
   const bool work = scheduler_.has_unfinished();
   rebuild_bound_.before_schedule(groups());
@@ -77,10 +114,27 @@ SchedulerOutput FakeEngine::schedule() {
 }
 
 void FakeEngine::count(const SchedulerOutput& plan) {
+  for (const GroupId id : groups()) {  // what is found in the prefix cache counts as computed
+    for (const auto& sequence : scheduler_.group(id).sequences) {
+      std::int32_t& most = requests_.branch(id, sequence->id()).most_computed;
+      most = std::max(most, sequence->num_computed_tokens());
+    }
+  }
   SchedulerStats& stats = counts_.stats;
   stats.num_preemptions += std::ssize(plan.preempted);
   stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
   stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
+  for (const auto& [id, num_tokens] : plan.cached) {
+    const NewRequest& asked = requests_.all().at(id).asked;
+    const bool looks = scheduler_.config().prefix_caching && !asked.skip_prefix_cache;
+    REQUIRE(num_tokens < std::ssize(asked.prompt_token_ids));
+    REQUIRE((looks || num_tokens == 0));
+    stats.num_prefix_tokens_looked_up += looks ? std::ssize(asked.prompt_token_ids) : 0;
+    stats.num_prefix_tokens_found += num_tokens;
+    std::int32_t& most = requests_.branch(id, branches(id).front()).most_computed;
+    most = std::max(most, num_tokens);  // even if it was preempted again by the same plan
+    counts_.num_found_again += num_tokens > 0 ? 1 : 0;
+  }
   for (const BlockCopy& copy : plan.copies) {
     stats.num_blocks_swapped_out += copy.kind == CopyKind::kSwapOut ? copy.num_blocks : 0;
     stats.num_blocks_swapped_in += copy.kind == CopyKind::kSwapIn ? copy.num_blocks : 0;
@@ -178,7 +232,7 @@ std::vector<SequenceId> FakeEngine::branches(GroupId id) const {
   return {ids.begin(), ids.end()};
 }
 
-void FakeEngine::check() const {
+void FakeEngine::check() {
   scheduler_.check_invariants();
   REQUIRE(scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped() ==
           std::ssize(requests_.all()));
@@ -199,6 +253,10 @@ void FakeEngine::check() const {
   REQUIRE(stats.num_blocks_swapped_in == counts_.stats.num_blocks_swapped_in);
   REQUIRE(stats.num_blocks_copied_on_write == counts_.stats.num_blocks_copied_on_write);
   REQUIRE(stats.num_tokens_recomputed == counts_.stats.num_tokens_recomputed);
+  REQUIRE(stats.num_prefix_tokens_looked_up == counts_.stats.num_prefix_tokens_looked_up);
+  REQUIRE(stats.num_prefix_tokens_found == counts_.stats.num_prefix_tokens_found);
+  REQUIRE((requests_.all().empty() || stats.num_partial_prefix_blocks <= stats.num_blocks_copied_on_write));
+  cache_.check();
 }
 
 // Every computed token of every branch, wherever its group is.
@@ -224,11 +282,22 @@ void FakeEngine::check_slot(const BlockPool& pool, BlockId block, const PlainBra
   }
 }
 
-void FakeEngine::check_all_given_back() const {
+// Nothing is left but what pins hold, and that is given back with them.
+void FakeEngine::check_all_given_back() {
   const KVCacheManager& kv_cache = scheduler_.kv_cache();
   REQUIRE_FALSE(scheduler_.has_unfinished());
-  REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
   REQUIRE(kv_cache.host_pool().num_free() == kv_cache.host_pool().num_blocks());
+  std::int32_t num_held = 0;
+  for (const PinnedPrefix& pin : scheduler_.pins()) {
+    num_held += pin.num_held_blocks;
+  }
+  REQUIRE(kv_cache.num_blocks() - kv_cache.num_free_blocks() <= num_held);
+  while (!cache_.pins().empty()) {
+    unpin(cache_.pins().begin()->first);
+  }
+  REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
+  const BlockPool& device = kv_cache.device_pool();
+  REQUIRE(std::ssize(device.free_blocks()) + std::ssize(device.cached_free_blocks()) == kv_cache.num_blocks());
   check();
 }
 

@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "fastpaged/scheduler/batch_builder.h"
 #include "fastpaged/scheduler/scheduler.h"
+#include "proofs/cache_oracle.h"
 #include "proofs/hashed_kv.h"
 #include "proofs/plain_requests.h"
 #include "proofs/rebuild_bound.h"
@@ -29,6 +31,10 @@ class FakeEngine {
   void fork(GroupId id, SequenceId parent);
   void preempt(GroupId id, PreemptionMode mode);
   void reset();
+  // Prefixes that are kept; refused, and nothing changed, beyond the budget.
+  void pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root);
+  void unpin(PinId id);
+  void reset_prefix_cache();
 
   // A step, in parts: schedule, copies, compute, update.
   SchedulerOutput schedule();
@@ -41,14 +47,17 @@ class FakeEngine {
   [[nodiscard]] const Scheduler& scheduler() const { return scheduler_; }
   [[nodiscard]] std::vector<GroupId> groups() const;
   [[nodiscard]] std::vector<SequenceId> branches(GroupId id) const;
-  void check_all_given_back() const;
+  void check_all_given_back();
 
   struct Counts {
     std::int64_t slots_checked = 0;
+    std::int64_t num_found_again = 0;  // requests that came in with tokens found in the prefix cache
+    std::int64_t num_refused_pins = 0;
     std::int64_t pool_ends = 0;  // sequences that ended because the pool could not hold more
     SchedulerStats stats;        // as it must be
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
+  [[nodiscard]] const CacheOracle& cache() const { return cache_; }
   [[nodiscard]] const PlainRequests& requests() const { return requests_; }
   [[nodiscard]] std::int64_t num_trees_rebuilt() const { return rebuild_bound_.num_trees_rebuilt(); }
 
@@ -58,13 +67,14 @@ class FakeEngine {
   void count(const SchedulerOutput& plan);
   [[nodiscard]] std::span<const SequenceEvent> beyond_unreported(std::span<const SequenceEvent> events) const;
   void hear(std::span<const SequenceEvent> events, bool at_pool_end);
-  void check() const;
+  void check();
   void check_history();
   void check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position);
 
   Scheduler scheduler_;
   BatchBuilder builder_;
   HashedKV kv_;
+  CacheOracle cache_;
   RebuildBound rebuild_bound_;
   PlainRequests requests_;
   std::vector<std::pair<GroupId, SequenceId>> unreported_;  // ended while planning

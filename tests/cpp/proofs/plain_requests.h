@@ -30,7 +30,7 @@ struct PlainRequest {
   std::int32_t num_branches = 1;               // there ever were
   bool parted = false;                         // its samples have, or there is but one
 
-  [[nodiscard]] History root() const { return beginning(""); }
+  [[nodiscard]] History root() const { return beginning(asked.cache_root); }
 };
 
 class PlainRequests {

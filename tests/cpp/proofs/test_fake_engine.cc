@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "proof_scale.h"
@@ -22,6 +23,10 @@ struct Occurred {
   std::int64_t pool_ends = 0;
   std::int64_t forks = 0;
   std::int64_t parted = 0;
+  std::int64_t found_again = 0;
+  std::int64_t cached_slots_checked = 0;
+  std::int64_t pins_refused = 0;
+  std::int64_t cache_resets = 0;
   std::int64_t trees_rebuilt = 0;
   std::int64_t resets = 0;
   std::int64_t aborts_while_planned = 0;
@@ -36,6 +41,9 @@ struct Occurred {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
     parted += engine.requests().num_parted();
+    found_again += engine.counts().num_found_again;
+    cached_slots_checked += engine.cache().num_slots_checked();
+    pins_refused += engine.counts().num_refused_pins;
     trees_rebuilt += engine.num_trees_rebuilt();
     const SchedulerStats& more = engine.counts().stats;
     stats.num_preemptions += more.num_preemptions;
@@ -45,6 +53,11 @@ struct Occurred {
     stats.num_blocks_swapped_in += more.num_blocks_swapped_in;
     stats.num_blocks_copied_on_write += more.num_blocks_copied_on_write;
     stats.num_tokens_recomputed += more.num_tokens_recomputed;
+    stats.num_prefix_tokens_found += more.num_prefix_tokens_found;
+    const SchedulerStats& seen = engine.scheduler().stats();
+    stats.num_partial_prefix_blocks += seen.num_partial_prefix_blocks;
+    stats.num_cached_blocks_evicted += seen.num_cached_blocks_evicted;
+    stats.num_pins_released += seen.num_pins_released;
   }
 };
 
@@ -101,6 +114,7 @@ class Life {
 
  private:
   void between_steps() {
+    keep_prefixes();
     std::vector<GroupId> groups = engine_.groups();
     if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
       engine_.add(random_request(random_, next_id_++, engine_.scheduler().config()));
@@ -118,6 +132,24 @@ class Life {
       if (all || random_.once_in(15)) {
         engine_.preempt(id, random_mode(random_));
       }
+    }
+  }
+
+  // Pins come and go; some are of what nobody has computed, some of too much.
+  void keep_prefixes() {
+    const SchedulerConfig& config = engine_.scheduler().config();
+    if (config.prefix_caching && random_.once_in(8)) {
+      const std::int32_t length = random_.between(0, 3 * config.block_size + 2);
+      const std::string root = random_root(random_);
+      engine_.pin(next_pin_++, random_prompt(random_, length), root);
+    }
+    const auto& pins = engine_.cache().pins();
+    if (!pins.empty() && random_.once_in(12)) {
+      engine_.unpin(random_.one_of(pins).first);
+    }
+    if (random_.once_in(150)) {
+      engine_.reset_prefix_cache();
+      ++occurred_.cache_resets;
     }
   }
 
@@ -168,6 +200,7 @@ class Life {
   Occurred& occurred_;
   FakeEngine engine_;
   GroupId next_id_ = 1;
+  PinId next_pin_ = 1;
 };
 
 void print(const Occurred& occurred) {
@@ -181,6 +214,11 @@ void print(const Occurred& occurred) {
               number(stats.num_blocks_swapped_out), number(stats.num_blocks_swapped_in));
   std::printf("%lld blocks copied on write, %lld tokens recomputed\n", number(stats.num_blocks_copied_on_write),
               number(stats.num_tokens_recomputed));
+  std::printf(
+      "fake engine: %lld requests found %lld tokens cached, %lld partial blocks; %lld blocks evicted, %lld pins ",
+      number(occurred.found_again), number(stats.num_prefix_tokens_found), number(stats.num_partial_prefix_blocks),
+      number(stats.num_cached_blocks_evicted), number(stats.num_pins_released));
+  std::printf("released for room; %lld cached slots checked\n", number(occurred.cached_slots_checked));
 }
 
 }  // namespace
@@ -205,12 +243,29 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
   }
   print(occurred);
   const SchedulerStats& stats = occurred.stats;
-  for (const std::int64_t times :
-       {occurred.forks, occurred.parted, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets,
-        occurred.aborts_while_planned, occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
-        occurred.aborts[GroupState::kSwapped], occurred.forgotten_with_all_copies, occurred.forgotten_with_some,
-        occurred.forgotten_with_none, stats.num_preemptions, stats.num_groups_swapped_out, stats.num_groups_swapped_in,
-        stats.num_blocks_copied_on_write, stats.num_tokens_recomputed}) {
+  for (const std::int64_t times : {occurred.forks,
+                                   occurred.parted,
+                                   occurred.found_again,
+                                   occurred.pins_refused,
+                                   occurred.cache_resets,
+                                   stats.num_partial_prefix_blocks,
+                                   stats.num_cached_blocks_evicted,
+                                   stats.num_pins_released,
+                                   occurred.trees_rebuilt,
+                                   occurred.pool_ends,
+                                   occurred.resets,
+                                   occurred.aborts_while_planned,
+                                   occurred.aborts[GroupState::kWaiting],
+                                   occurred.aborts[GroupState::kRunning],
+                                   occurred.aborts[GroupState::kSwapped],
+                                   occurred.forgotten_with_all_copies,
+                                   occurred.forgotten_with_some,
+                                   occurred.forgotten_with_none,
+                                   stats.num_preemptions,
+                                   stats.num_groups_swapped_out,
+                                   stats.num_groups_swapped_in,
+                                   stats.num_blocks_copied_on_write,
+                                   stats.num_tokens_recomputed}) {
     CHECK(times >= 20);
   }
 }

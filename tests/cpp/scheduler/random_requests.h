@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
@@ -42,6 +43,9 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   if (!policy.chunked_prefill) {
     config.max_num_batched_tokens += config.max_model_len;
   }
+  config.prefix_caching = random.once_in(2);
+  config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
+  config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
 }
 
@@ -54,6 +58,10 @@ inline std::vector<TokenId> random_prompt(Random& random, std::int32_t length) {
     prompt.push_back(i < alike ? (i * i / 3 + text) % 4 : random.between(0, 3));
   }
   return prompt;
+}
+
+inline std::string random_root(Random& random) {
+  return random.once_in(4) ? "salt" : "";
 }
 
 // At most as many as may run together.
@@ -73,6 +81,8 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
   }
   request.sampling.seed = id;
   request.num_samples = random_num_samples(random, config);
+  request.cache_root = random_root(random);
+  request.skip_prefix_cache = random.once_in(10);
   if (random.once_in(3)) {
     request.sampling.num_prompt_logprobs = 0;
   }

@@ -25,6 +25,7 @@ def door(*, max_logprobs: int = 5, num_blocks: int = NUM_BLOCKS) -> Admission:
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         max_logprobs=max_logprobs,
+        max_branches=8,
     )
 
 
@@ -232,3 +233,22 @@ def test_prompt_logprobs_that_would_take_too_much_name_need_limit_and_what_would
     door().admit("r", "A" * 11, SamplingParams(prompt_logprobs=4))
     door().admit("r", "A" * 10, SamplingParams(prompt_logprobs=5))
     door().admit("r", "A" * 23, SamplingParams(logprobs=5))
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"n": 9}, "n must be at most 8"),
+        ({"n": 2, "best_of": 9}, "best_of must be at most 8"),
+        ({"n": 9, "use_beam_search": True}, "n, the beam width, must be at most 8"),
+    ],
+)
+def test_a_request_takes_no_more_sequences_than_go_into_one_step(params: dict[str, Any], name: str) -> None:
+    said = refusal("AB", SamplingParams(**params))
+    assert said.startswith(name)
+    assert said.endswith("got 9")
+    assert "max_num_seqs" in said
+    most = SamplingParams(
+        **{key: min(value, 8) if key != "use_beam_search" else value for key, value in params.items()}
+    )
+    assert door().admit("r", "AB", most).params.num_branches == 8
