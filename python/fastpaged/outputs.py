@@ -92,7 +92,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cached_tokens: int = 0  # of the prompt, not computed but found when it was let in
     num_cache_creation_tokens: int = 0
     # What other engines' outputs have, and there is nothing for.
     lora_request: None = None

@@ -153,7 +153,7 @@ SAID: list[tuple[str, object, str]] = [
     ("watermarking", True, "None or False (answers are not marked)"),
     ("routed_experts_prompt_start", 0, "None (there is no model with experts)"),
     ("trace_decode_token_ids", [1], "None (an answer is not made to follow given tokens)"),
-    ("skip_reading_prefix_cache", 1, "None or False or True (there is no prefix cache)"),
+    ("skip_reading_prefix_cache", 1, "None, True or False"),
     ("skip_clone", 0, "False or True or None (params are frozen and not cloned)"),
 ]
 # What is kept of a value in another form.

@@ -245,7 +245,7 @@ class Scheduler {
   Found found_;
   // Who did not fit last, what it had found, and what the cache had gained by then.
   struct Stalled {
-    GroupId group;
+    std::int64_t arrival;
     std::int64_t num_preemptions, num_sequences;  // with these its tokens may have changed
     bool operator==(const Stalled&) const = default;
   };

@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def _chat_prompt(llm: LLM, message: str) -> Prompt:
-    from fastpaged.llm import chat_prompt
+    from fastpaged.engine.chat_prompt import chat_prompt
 
     return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 

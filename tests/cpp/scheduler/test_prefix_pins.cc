@@ -113,6 +113,15 @@ TEST_CASE("pins have a budget, and say what is wrong") {
   CHECK(refusal(scheduler, 1, counting(200, 12)) == "accepted");
 }
 
+TEST_CASE("who gives back what it does not hold is named, be it a pin or a sequence") {
+  BlockPool pool("device", 1);
+  const BlockId block = pool.allocate(3).value();
+  pool.release(block, 3);
+  CHECK_THROWS_WITH_AS(pool.release(block, PrefixPins::owner_of(7)),
+                       "pin 7 cannot release block 0 of the device pool: it is free, last given back by sequence 3",
+                       std::invalid_argument);
+}
+
 TEST_CASE("pins need prefix caching, and a budget that is none is refused") {
   const auto message = [](std::int32_t max_pinned_blocks, bool prefix_caching) -> std::string {
     SchedulerConfig config = roomy();

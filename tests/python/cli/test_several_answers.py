@@ -86,7 +86,10 @@ def test_fewer_than_all_beams_may_be_shown(tiny_llama: Path, capsys: pytest.Capt
         (["--n", "3", "--best-of", "2"], "best_of must be None, or an integer from n = 3"),
         (["--beam-width", "2", "--n", "3"], "best_of must be None, or an integer from n = 3"),
         (["--beam-width", "2", "--best-of", "3"], "--best-of must not be given with --beam-width"),
-        (["--beam-width", "2", "--top-k", "5"], "top_k must be 0 with use_beam_search, which draws nothing, got 5"),
+        (
+            ["--beam-width", "2", "--temperature", "1", "--top-k", "5"],
+            "top_k must be 0 with use_beam_search, which draws nothing, got 5",
+        ),
         (["--length-penalty", "2"], "length_penalty must be 1.0 without use_beam_search, got 2.0"),
         (["--early-stopping", "yes"], "early_stopping must be False without use_beam_search, got True"),
         (["--n", "9"], "n must be at most 8"),

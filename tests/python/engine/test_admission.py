@@ -45,6 +45,13 @@ def test_text_beside_ids_is_shown_and_the_ids_run() -> None:
     assert (request.prompt, request.prompt_token_ids) == ("shown", [65])
 
 
+def test_a_salt_goes_with_text_or_ids_and_is_none_where_there_is_none() -> None:
+    for prompt in ({"prompt": "A"}, {"prompt_token_ids": [65]}, {"prompt": "A", "prompt_token_ids": [65]}):
+        assert door().admit("r", {**prompt, "cache_salt": "tenant"}, SamplingParams()).cache_salt == "tenant"
+        assert door().admit("r", prompt, SamplingParams()).cache_salt == ""
+    assert door().admit("r", "A", SamplingParams()).cache_salt == ""
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -55,6 +62,11 @@ def test_text_beside_ids_is_shown_and_the_ids_run() -> None:
         ({}, "got a dict with keys []"),
         ({"text": "A"}, "got a dict with keys ['text']"),
         ({"prompt": "A", "n": 1}, "got a dict with keys ['prompt', 'n']"),
+        ({"cache_salt": "s"}, "got a dict with keys ['cache_salt']"),
+        ({"prompt": "A", "cache_salt": ""}, "prompt['cache_salt'] must be a non-empty string, got ''"),
+        ({"prompt": "A", "cache_salt": None}, "prompt['cache_salt'] must be a non-empty string, got None"),
+        ({"prompt": "A", "cache_salt": b"s"}, "prompt['cache_salt'] must be a non-empty string, got b's'"),
+        ({"prompt": "A", "cache_salt": "\ud800"}, "prompt['cache_salt'] must be valid Unicode, got the lone surrogate"),
         ({"prompt": 7}, "prompt['prompt'] must be a string, got int"),
         ({"prompt_token_ids": "A"}, "prompt['prompt_token_ids'] must be a list of ints, got str"),
         (7, "got int"),

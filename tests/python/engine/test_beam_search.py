@@ -20,7 +20,8 @@ from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.outputs import CompletionOutput, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
-PARAMS = SamplingParams(n=3, use_beam_search=True, max_tokens=8, ignore_eos=True)
+UNPOISONED = {POISON: -100.0}  # the toy model's NaN is nothing that a beam should come upon
+PARAMS = SamplingParams(n=3, use_beam_search=True, max_tokens=8, ignore_eos=True, logit_bias=UNPOISONED)
 
 
 def toy_logprobs(prompt: list[int], output: list[int], params: SamplingParams) -> npt.NDArray[np.float64]:
@@ -73,7 +74,7 @@ def some_params(random_: random.Random) -> SamplingParams:
         stop_token_ids=random_.sample(range(VOCAB_SIZE), random_.choice([0, 0, 5, 20])),
         stop=[chr(random_.choice(letters)) for _ in range(random_.choice([0, 0, 2]))],
         include_stop_str_in_output=random_.random() < 0.3,
-        logit_bias=dict.fromkeys(random_.sample(range(5, VOCAB_SIZE), random_.choice([0, 10])), 2.0),
+        logit_bias=UNPOISONED | dict.fromkeys(random_.sample(range(5, VOCAB_SIZE), random_.choice([0, 10])), 2.0),
         allowed_token_ids=random_.choice([None, None, sorted({EOS, *random_.sample(range(5, VOCAB_SIZE), 40)})]),
         logprobs=random_.choice([None, 0, 2]),
         output_kind=random_.choice(list(RequestOutputKind)),

@@ -107,7 +107,9 @@ def test_the_best_are_those_of_the_highest_cumulative_logprob() -> None:
     outputs = finish(engine)
     everything = outputs["all"][-1].outputs
     assert all(answer.cumulative_logprob is not None for answer in everything)
-    ranked = sorted(everything, key=lambda answer: (-(answer.cumulative_logprob or 0), answer.index))[:2]
+    assert "error" in {answer.finish_reason for answer in everything}, "one came upon a NaN, and is no good"
+    whole = [answer for answer in everything if answer.finish_reason != "error"]
+    ranked = sorted(whole, key=lambda answer: -(answer.cumulative_logprob or 0.0))[:2]
     (best,) = outputs["best"]
     assert best.outputs == [replace(answer, index=rank) for rank, answer in enumerate(ranked)]
     (unasked,) = outputs["unasked"]
