@@ -106,7 +106,7 @@ def replay(
     num_blocks = sum(len(request.block_ids) for request in trace)
     stats = scheduler.stats
     seconds = time.perf_counter() - begin
-    return Replayed(num_pool_blocks, num_blocks, num_found, stats.num_blocks_evicted, num_steps, seconds)
+    return Replayed(num_pool_blocks, num_blocks, num_found, stats.num_cached_blocks_evicted, num_steps, seconds)
 
 
 def pool_sizes(trace: Sequence[TraceRequest]) -> list[int]:
