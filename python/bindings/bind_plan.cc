@@ -60,12 +60,38 @@ std::shared_ptr<const TokenRules> make_rules(const py::dict& logit_bias, const p
   return empty ? nullptr : std::make_shared<const TokenRules>(std::move(rules));
 }
 
+EarlyStopping early_stopping_arg(const py::object& early_stopping) {
+  if (py::isinstance<py::bool_>(early_stopping)) {
+    return early_stopping.cast<bool>() ? EarlyStopping::kYes : EarlyStopping::kNo;
+  }
+  require(py::isinstance<py::str>(early_stopping) && early_stopping.cast<std::string>() == "never", [&] {
+    return "early_stopping must be False, True or 'never', got " + py::repr(early_stopping).cast<std::string>();
+  });
+  return EarlyStopping::kNever;
+}
+
+// None without a width.
+std::optional<BeamParams> make_beam_params(const py::object& beam_width, double length_penalty,
+                                           const py::object& early_stopping, const py::object& num_candidates) {
+  if (beam_width.is_none()) {
+    return std::nullopt;
+  }
+  BeamParams beam;
+  beam.width = int_arg<std::int32_t>(beam_width, "beam_width", 1);
+  beam.length_penalty = length_penalty;
+  beam.early_stopping = early_stopping_arg(early_stopping);
+  beam.num_candidates = int_arg<std::int32_t>(num_candidates, "num_candidates");
+  return beam;
+}
+
 SamplingParams make_sampling_params(float temperature, float top_p, const py::object& top_k, float min_p,
                                     const py::object& seed, const py::object& num_logprobs, float presence_penalty,
                                     float frequency_penalty, float repetition_penalty, const py::object& min_tokens,
                                     const py::dict& logit_bias, const py::object& allowed_token_ids,
                                     const py::object& end_token_ids, const py::object& bad_words,
-                                    const py::object& num_prompt_logprobs) {
+                                    const py::object& num_prompt_logprobs, const py::object& beam_width,
+                                    double length_penalty, const py::object& early_stopping,
+                                    const py::object& num_candidates) {
   SamplingParams params;
   params.temperature = temperature;
   params.top_p = top_p;
@@ -83,6 +109,7 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
   params.repetition_penalty = repetition_penalty;
   params.min_tokens = int_arg<std::int32_t>(min_tokens, "min_tokens", 0);
   params.rules = make_rules(logit_bias, allowed_token_ids, end_token_ids, bad_words);
+  params.beam = make_beam_params(beam_width, length_penalty, early_stopping, num_candidates);
   validate(params);
   return params;
 }
@@ -222,7 +249,8 @@ void bind_request(py::module_& m) {
            py::arg("frequency_penalty") = 0.0F, py::arg("repetition_penalty") = 1.0F, py::arg("min_tokens") = 0,
            py::arg("logit_bias") = py::dict(), py::arg("allowed_token_ids") = py::none(),
            py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
-           py::arg("num_prompt_logprobs") = py::none());
+           py::arg("num_prompt_logprobs") = py::none(), py::arg("beam_width") = py::none(),
+           py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0);
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
     from fastpaged.engine.llm_engine import LLMEngine
+    from fastpaged.engine.pinned_prefixes import PinnedPrefix
     from fastpaged.errors import (
         EngineBusyError,
         EngineClosedError,
@@ -59,6 +60,7 @@ __all__ = [
     "Logprob",
     "ModelFormatError",
     "ModelNotFoundError",
+    "PinnedPrefix",
     "RequestLostError",
     "RequestMetrics",
     "RequestOutput",
@@ -83,6 +85,8 @@ def _home(name: str) -> str:
             return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
+        case "PinnedPrefix":
+            return "fastpaged.engine.pinned_prefixes"
         case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
         case "BeamSearchParams":

@@ -2,7 +2,7 @@
 no module of this name exists at run time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 class SchedulerPolicy:
     """All that scheduling policies differ in. Read-only; the defaults are the engine's.
@@ -81,8 +81,16 @@ class SamplingParams:
         end_token_ids: Sequence[int] = (),
         bad_words: Sequence[Sequence[int]] = (),
         num_prompt_logprobs: int | None = None,
+        beam_width: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        num_candidates: int = 0,
     ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens.
+
+        beam_width: the request's tokens are not sampled, its likeliest continuations are searched for. The next three
+            are of that search, and ignored without one. num_candidates: max(2, 1 + number of end tokens) x beam_width.
+        """
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
@@ -108,7 +116,7 @@ class SequenceEvent:
     """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
 
     kind: SAMPLE but for beams; parent_id: the sequence it grew from, mostly itself; branch: which of its request's
-        samples, or the rank of a result; score: of beams (see scheduler_output.h).
+        samples, or the rank of a live beam or a result; score: of beams (see scheduler_output.h).
     score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
         without any. An event may have no more than that.
     """

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 _NO_POOLING = "no model here embeds, classifies or scores"
 _NO_WORKERS = "there are no workers to reach into"
 _NO_ADAPTERS = "there are no adapters"
-_NO_PREFIXES = "prefixes are not shared between requests yet"
 _NO_PROFILING = "profiling is not there yet"
 _NO_PAUSE = "generation cannot be paused yet; abort() ends requests"
 _NO_SCHEMAS = "structured outputs are not there yet"
@@ -27,7 +26,6 @@ OF_LLM: Mapping[str, str] = {
     "score": _NO_POOLING,
     "reward": _NO_POOLING,
     "get_metrics": _NO_METRICS,
-    "reset_prefix_cache": _NO_PREFIXES,
     "sleep": "close() frees the memory",
     "wake_up": "close() frees the memory, and a new LLM takes it again",
     "start_profile": _NO_PROFILING,
@@ -42,7 +40,6 @@ OF_ASYNC_LLM_ENGINE: Mapping[str, str] = {
     "pause_generation": _NO_PAUSE,
     "resume_generation": _NO_PAUSE,
     "is_paused": _NO_PAUSE,
-    "reset_prefix_cache": _NO_PREFIXES,
     "sleep": "shutdown() frees the memory",
     "wake_up": "shutdown() frees the memory, and a new engine takes it again",
     "is_sleeping": "shutdown() frees the memory",

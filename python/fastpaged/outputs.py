@@ -31,8 +31,9 @@ class CompletionOutput:
     token_ids: every generated token, the ending one and those of a stop string included.
     cumulative_logprob: of the whole answer so far, with deltas too.
     logprobs: per generated token, {token id: Logprob}: the token itself first, then the alternatives, best first.
-        None, like cumulative_logprob (which a beam search always has), unless SamplingParams.logprobs asked. An immutable sequence that equals the list
-        of these dicts and makes each when it is read: list() makes them all. dataclasses.asdict() leaves it as it is.
+        None, like cumulative_logprob (which a beam search always has), unless SamplingParams.logprobs asked. An
+        immutable sequence that equals the list of these dicts and makes each when it is read: list() makes them all.
+        dataclasses.asdict() leaves it as it is.
     finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
         max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
         computation failed.
@@ -91,7 +92,7 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cached_tokens: int = 0  # of the prompt, not computed but found when it was let in
     num_cache_creation_tokens: int = 0
     # What other engines' outputs have, and there is nothing for.
     lora_request: None = None

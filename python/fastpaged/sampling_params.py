@@ -45,7 +45,6 @@ _NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "watermarking": ((None, False), "answers are not marked"),
     "routed_experts_prompt_start": ((None,), "there is no model with experts"),
     "trace_decode_token_ids": ((None,), "an answer is not made to follow given tokens"),
-    "skip_reading_prefix_cache": ((None, False, True), "there is no prefix cache"),
     "skip_clone": ((False, True, None), "params are frozen and not cloned"),
 }
 
@@ -70,8 +69,8 @@ class SamplingParams:
         best. There is one output, at the end. With temperature 0 or 1 the logprobs are the model's own, another
         temperature divides the logits first; penalties, logit_bias and bans act on the logprobs. Nothing is drawn, so
         that top_p, top_k and min_p must be off.
-    length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that more of it
-        favours longer answers. Finite. This and the next: only with use_beam_search.
+    length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that a larger
+        one favours longer answers. Finite. This and the next: only with use_beam_search.
     early_stopping: of a beam search that has found best_of answers. True: it ends. False: it ends once the best beam,
         scored as it is, is no better than the worst of them. "never": once no beam can become better at any length.
     presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often
@@ -105,6 +104,8 @@ class SamplingParams:
     logit_bias: {token id: what is added to its logit}, cut to [-100, 100].
     allowed_token_ids: the only tokens that may come; not empty; a tuple from then on.
     stream_interval: the engine reports the first token, then after every so many, and the end. None: the engine's own.
+    skip_reading_prefix_cache: compute the whole prompt, whatever the prefix cache holds of it. Answers are the same.
+        None: False.
 
     The fields after these are known from elsewhere and not served: another value than the default is refused with the
     reason.
@@ -137,6 +138,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     allowed_token_ids: Sequence[int] | None = None
     stream_interval: int | None = None
+    skip_reading_prefix_cache: bool | None = None
     best_of: int | None = None
     use_beam_search: bool | None = False
     length_penalty: float = 1.0
@@ -155,7 +157,6 @@ class SamplingParams:
     watermarking: bool | None = field(default=None, repr=False)
     routed_experts_prompt_start: None = field(default=None, repr=False)
     trace_decode_token_ids: None = field(default=None, repr=False)
-    skip_reading_prefix_cache: bool | None = field(default=None, repr=False)
     skip_clone: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -166,6 +167,8 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
+        if not check.is_one_of(self.skip_reading_prefix_cache, (None, False, True)):
+            raise refusal("skip_reading_prefix_cache", self.skip_reading_prefix_cache, "None, True or False")
         self._check_text()
         self._normalize_temperature()
         self._check_branches()

@@ -30,8 +30,10 @@ class Request:
 
 # Every logprob (of the token and of alternatives) as its float32 bits: 0.0 and -0.0 differ, NaN equals NaN.
 Logprobs = tuple[tuple[tuple[int, bytes, int], ...], ...]
-# Token ids, their logprobs, the reason of the end, and the logprobs of the prompt's tokens.
-Answer = tuple[tuple[int, ...], Logprobs, str | None, Logprobs]
+# Token ids, their logprobs, the reason of the end.
+Branch = tuple[tuple[int, ...], Logprobs, str | None]
+# Every branch of a request, and the logprobs of the prompt's tokens.
+Answer = tuple[tuple[Branch, ...], Logprobs]
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,17 @@ class Variant:
     alone: bool = False  # one at a time
     poison: bool = False  # every free block, of both tiers, full of NaN before every step
     preempt: int | None = None  # seed of the steps before which requests are preempted by force
+    warm: bool = False  # all of it twice, with the prefix cache on: the second time much is found; the answers of both
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way to run the requests gave, and what it cost. In the order of the requests, not of their arrival."""
+    """What a way to run the requests gave, and what it cost. In the order of the requests, not of their arrival; of a
+    warm way the requests are there twice, cold and warm."""
 
     answers: list[Answer]
     num_preemptions: list[int]
+    num_cached_tokens: list[int]
     cost: PreemptionCost
 
 
@@ -117,6 +122,12 @@ def variants(
     )
 
 
+def warmed(variant: Variant) -> Variant:
+    """The same, twice, with the prefix cache on."""
+    config = replace(variant.config, enable_prefix_caching=True)
+    return replace(variant, name=f"warm, {variant.name}", config=config, warm=True)
+
+
 def by_force(variant: Variant, mode: str, seed: int) -> Variant:
     """The same, and every request is preempted at seeded steps, mid-prompt too: by "swap" or by "recompute"."""
     config = replace(variant.config, preemption_mode=mode)
@@ -151,16 +162,14 @@ def pressed_variants(base: EngineConfig, mode: str, requests: Sequence[Request],
 
 def answer(output: RequestOutput) -> Answer:
     """What must not change: token ids, logprob bits, ranks, the reason of the end."""
-    completion = output.outputs[0]
     of_prompt = output.prompt_logprobs
     if of_prompt is not None and (len(of_prompt) != len(output.prompt_token_ids) or of_prompt[0] is not None):
         raise AssertionError(f"{len(of_prompt)} prompt logprobs for {len(output.prompt_token_ids)} tokens")
-    return (
-        tuple(completion.token_ids),
-        _bits(completion.logprobs or ()),
-        completion.finish_reason,
-        _bits(position for position in of_prompt or () if position is not None),
+    branches = (
+        (tuple(completion.token_ids), _bits(completion.logprobs or ()), completion.finish_reason)
+        for completion in output.outputs
     )
+    return tuple(branches), _bits(position for position in of_prompt or () if position is not None)
 
 
 def _bits(logprobs: Iterable[dict[int, Logprob]]) -> Logprobs:
@@ -214,6 +223,10 @@ def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
     try:
         executor = CountingExecutor(engine)
         finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
+        outputs = [finished[i] for i in range(len(requests))]
+        if variant.warm:
+            finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
+            outputs += [finished[i] for i in range(len(requests))]
         for tier, free, total in (
             ("device", engine.scheduler.num_free_blocks, engine.scheduler.num_blocks),
             ("host", engine.scheduler.num_free_host_blocks, engine.scheduler.num_host_blocks),
@@ -225,9 +238,11 @@ def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
         executor.check_what_was_reported(variant.name)
     finally:
         engine.close()
-    outputs = [finished[i] for i in range(len(requests))]
     return Outcome(
-        [answer(output) for output in outputs], [output.metrics.num_preemptions for output in outputs], executor.cost
+        [answer(output) for output in outputs],
+        [output.metrics.num_preemptions for output in outputs],
+        [output.num_cached_tokens for output in outputs],
+        executor.cost,
     )
 
 
@@ -236,7 +251,8 @@ def _run_to_the_end(
 ) -> dict[int, RequestOutput]:
     """The finished outputs by request."""
     forcing = None if variant.preempt is None else Forcing(variant.preempt, variant.config.preemption_mode or "")
-    group_ids: dict[int, int] = {}  # counted from 0, as the engine does
+    group_ids: dict[int, int] = {}  # counted up, as the engine does
+    first_group_id = engine._next_group_id
     num_tokens: dict[int, int] = {}  # of the output so far, by group id, of unfinished requests
     finished: dict[int, RequestOutput] = {}
     while pending or engine.has_unfinished_requests():
@@ -245,14 +261,14 @@ def _run_to_the_end(
             room = 0
         for i, request in pending[:room]:
             engine.add_request(str(i), list(request.prompt), request.params)
-            group_ids[i] = len(group_ids)
+            group_ids[i] = first_group_id + len(group_ids)
             num_tokens[group_ids[i]] = 0
         del pending[:room]
         if forcing is not None:
             forcing.preempt(engine, num_tokens)
         for output in step(engine, variant.poison):
             i = int(output.request_id)
-            num_tokens[group_ids[i]] = len(output.outputs[0].token_ids)
+            num_tokens[group_ids[i]] = max(len(completion.token_ids) for completion in output.outputs)
             if output.finished:
                 del num_tokens[group_ids[i]]
                 finished[i] = output
@@ -260,17 +276,26 @@ def _run_to_the_end(
 
 
 def first_difference(expected: Sequence[Answer], got: Sequence[Answer]) -> str | None:
-    """None when equal; else which request, and at which output token."""
+    """None when equal; else which request, and at which token."""
     for i, (want, have) in enumerate(zip(expected, got, strict=True)):
-        if want == have:
-            continue
-        for position, (a, b) in enumerate(zip(want[0], have[0], strict=False)):
-            if a != b:
-                return f"request {i}: token {position} is {b}, alone it was {a}"
-        for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
-            if x != y:
-                return f"request {i}: logprobs of token {position} are {y}, alone they were {x}"
-        if want[3] != have[3]:
-            return f"request {i}: other logprobs of the prompt ({len(have[3])} positions) than alone ({len(want[3])})"
-        return f"request {i}: ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
+        if len(want[0]) != len(have[0]):
+            return f"request {i}: {len(have[0])} answers, alone {len(want[0])}"
+        for k, (branch, other) in enumerate(zip(want[0], have[0], strict=True)):
+            difference = _difference_of_branches(branch, other)
+            if difference is not None:
+                return f"request {i}{f', answer {k}' if len(want[0]) > 1 else ''}: {difference}"
+        if want[1] != have[1]:
+            return f"request {i}: other logprobs of the prompt ({len(have[1])} positions) than alone ({len(want[1])})"
+    return None
+
+
+def _difference_of_branches(want: Branch, have: Branch) -> str | None:
+    for position, (a, b) in enumerate(zip(want[0], have[0], strict=False)):
+        if a != b:
+            return f"token {position} is {b}, alone it was {a}"
+    for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
+        if x != y:
+            return f"logprobs of token {position} are {y}, alone they were {x}"
+    if want != have:
+        return f"ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
     return None

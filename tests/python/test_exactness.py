@@ -19,6 +19,7 @@ from exactness import (
     run,
     run_counted,
     variants,
+    warmed,
 )
 from isas import EVERY_ISA
 from tiny_model import write_tiny_llama
@@ -34,7 +35,7 @@ NUM_VARIANTS = 16
 def base_config(model: Path, isa: str) -> EngineConfig:
     return EngineConfig(
         model=str(model), isa=isa, max_model_len=400, block_size=16, num_blocks=320, max_num_seqs=32,
-        max_num_batched_tokens=512, num_threads=2,
+        max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
 
 
@@ -63,14 +64,25 @@ def matrix(model: Path, isa: str) -> list[Variant]:
     return made
 
 
+def check_found(outcome: Outcome, requests: list[Request], block_size: int) -> None:
+    """That each request found, the second time, what its first time left: full blocks of prompt and answer."""
+    for i, request in enumerate(requests):
+        length = len(request.prompt)
+        left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
+        found = outcome.num_cached_tokens[len(requests) + i]
+        assert found >= (min(left, length - 1) if request.params.prompt_logprobs is None else 0), f"request {i}"
+
+
 @pytest.mark.parametrize("index", range(NUM_VARIANTS))
-def test_answers_do_not_depend_on_how_requests_are_run(
+def test_answers_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
 ) -> None:
     isa, expected = alone
-    variant = matrix(model, isa)[index]
-    difference = first_difference(expected, run(variant, requests))
+    variant = warmed(matrix(model, isa)[index])
+    outcome = run_counted(variant, requests)
+    difference = first_difference([*expected, *expected], outcome.answers)
     assert difference is None, f"{isa}, {variant.name}: {difference}"
+    check_found(outcome, requests, variant.config.block_size)
 
 
 def test_a_pool_too_small_for_all_changes_no_answer(
@@ -79,10 +91,13 @@ def test_a_pool_too_small_for_all_changes_no_answer(
     isa, expected = alone
     config = EngineConfig(
         model=str(model), isa=isa, max_model_len=400, block_size=4, num_blocks=90, max_num_seqs=32,
-        max_num_batched_tokens=64, num_threads=2,
+        max_num_batched_tokens=64, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
-    difference = first_difference(expected, run(Variant("tiny pool", config, shuffle=9, poison=True), requests))
+    variant = Variant("tiny pool", config, shuffle=9, poison=True)
+    difference = first_difference(expected, run(variant, requests))
     assert difference is None, f"{isa}: {difference}"
+    difference = first_difference([*expected, *expected], run(warmed(variant), requests))
+    assert difference is None, f"{isa}, warm: {difference}"
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +150,32 @@ def test_answers_do_not_depend_on_preemption_in_small_blocks_and_odd_chunks(
     assert difference is None, f"{isa}, {mode}: {difference}"
     assert min(outcome.num_preemptions) >= 1
     check_cost(outcome, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_preemption_with_the_prefix_cache_on(
+    mode: str, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
+) -> None:
+    isa, expected = alone
+    together, *_, finest = variants(base_config(model, isa), (7,), (1,), ())
+    for variant in (together, finest):
+        outcome = run_counted(warmed(by_force(variant, mode, seed=30)), requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert min(outcome.num_preemptions) >= 1
+        check_found(outcome, requests, variant.config.block_size)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_a_pool_for_one_with_the_prefix_cache_on(
+    mode: str, pressed_alone: tuple[str, list[Answer]], model: Path, pressed_requests: list[Request]
+) -> None:
+    isa, expected = pressed_alone
+    for variant in pressed_variants(base_config(model, isa), mode, pressed_requests, block_size=4):
+        outcome = run_counted(warmed(variant), pressed_requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert sum(outcome.num_preemptions) > 0
 
 
 @pytest.mark.parametrize("index", range(2))

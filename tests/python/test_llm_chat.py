@@ -140,8 +140,8 @@ def test_outputs_have_the_attributes_people_read(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "beam_search", "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
-        "reset_prefix_cache", "sleep", "wake_up", "start_profile", "stop_profile", "collective_rpc", "apply_model",
+        "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
+        "sleep", "wake_up", "start_profile", "stop_profile", "collective_rpc", "apply_model",
         "shutdown",
     ],
 )  # fmt: skip

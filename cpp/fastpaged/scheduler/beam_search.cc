@@ -37,10 +37,13 @@ BeamSearch::Step BeamSearch::grow(std::span<const Row> rows, std::span<const Tok
       if (step.live.size() < width) {
         step.live.push_back(candidate);
       }
-    } else if (const Hypothesis hypothesis = {next_id, score(candidate.sum, length_)};
-               rank < width && keep(hypothesis)) {
-      ++next_id;
-      step.finished.push_back({candidate, hypothesis, ends ? FinishReason::kStop : FinishReason::kLength});
+    } else if (rank < width) {
+      const FinishReason reason = ends ? FinishReason::kStop : FinishReason::kLength;
+      const Hypothesis hypothesis = {next_id, score(candidate.sum, length_), reason};
+      if (keep(hypothesis)) {
+        ++next_id;
+        step.finished.push_back({candidate, hypothesis});
+      }
     }
     ++rank;
   }
@@ -70,9 +73,9 @@ std::vector<BeamSearch::Continuation> BeamSearch::candidates(std::span<const Row
   return all;
 }
 
-std::optional<double> BeamSearch::finish(std::int32_t rank, SequenceId id) {
+std::optional<double> BeamSearch::finish(std::int32_t rank, SequenceId id, FinishReason reason) {
   invariant(rank >= 0 && rank < num_live(), "BeamSearch: finishes a beam that does not live");
-  const Hypothesis hypothesis = {id, score(sums_[rank], length_)};
+  const Hypothesis hypothesis = {id, score(sums_[rank], length_), reason};
   sums_.erase(sums_.begin() + rank);
   return keep(hypothesis) ? std::optional(hypothesis.score) : std::nullopt;
 }

@@ -36,11 +36,11 @@ class BeamSearch {
   struct Hypothesis {
     SequenceId id = 0;
     double score = 0.0;
+    FinishReason reason = FinishReason::kStop;
   };
   struct Finished {
     Continuation last;
     Hypothesis hypothesis;
-    FinishReason reason = FinishReason::kStop;
   };
   struct Step {
     std::vector<Continuation> live;  // in order of rank
@@ -56,7 +56,7 @@ class BeamSearch {
   Step grow(std::span<const Row> rows, std::span<const TokenId> end_tokens, SequenceId& next_id);
   // A live beam becomes a hypothesis as it is: its score, or nullopt if it is not among the best. The live beams after
   // it move up in rank.
-  std::optional<double> finish(std::int32_t rank, SequenceId id);
+  std::optional<double> finish(std::int32_t rank, SequenceId id, FinishReason reason);
   // Nothing more can come, or nothing better by the rule of early stopping.
   [[nodiscard]] bool over() const;
 

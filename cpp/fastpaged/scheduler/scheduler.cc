@@ -60,13 +60,21 @@ void require_fits(const std::vector<TokenId>& prompt, const SchedulerConfig& con
 }
 
 // A group's branches decode in one step.
-void require_runs_together(std::int32_t num_samples, const SchedulerConfig& config) {
-  require_at_least(1, "num_samples", num_samples);
-  require(num_samples <= config.max_num_seqs && num_samples <= config.max_num_batched_tokens, [&] {
-    return "num_samples must be <= max_num_seqs = " + std::to_string(config.max_num_seqs) +
-           " and <= max_num_batched_tokens = " + std::to_string(config.max_num_batched_tokens) + ", got " +
-           std::to_string(num_samples);
-  });
+void require_runs_together(const NewRequest& request, const SchedulerConfig& config) {
+  require_at_least(1, "num_samples", request.num_samples);
+  const auto require_fits_in = [&](std::string_view name, std::int32_t num_branches) {
+    require(num_branches <= config.max_num_seqs && num_branches <= config.max_num_batched_tokens, [&] {
+      return std::string(name) + " must be <= max_num_seqs = " + std::to_string(config.max_num_seqs) +
+             " and <= max_num_batched_tokens = " + std::to_string(config.max_num_batched_tokens) + ", got " +
+             std::to_string(num_branches);
+    });
+  };
+  require_fits_in("num_samples", request.num_samples);
+  if (request.sampling.beam) {
+    require_fits_in("beam_width", request.sampling.beam->width);
+    require(request.num_samples == 1,
+            [&] { return "num_samples must be 1 with beams, got " + std::to_string(request.num_samples); });
+  }
 }
 
 }  // namespace
@@ -82,7 +90,7 @@ void Scheduler::add(NewRequest request) {
   require_fits(request.prompt_token_ids, config_, kv_cache_);
   require_at_least(1, "max_tokens", request.stop.max_tokens);
   validate(request.sampling);
-  require_runs_together(request.num_samples, config_);
+  require_runs_together(request, config_);
   const bool unreported =
       std::any_of(ended_.begin(), ended_.end(), [&](const SequenceEvent& end) { return end.group_id == request.id; });
   require(!unreported && !groups_.contains(request.id), [&] {
@@ -98,6 +106,12 @@ void Scheduler::add(NewRequest request) {
   group.cache_root = std::move(request.cache_root);
   group.skip_prefix_cache = request.skip_prefix_cache;
   group.num_reserved = request.num_samples;
+  if (group.sampling.beam) {
+    const auto num_prompt_tokens = static_cast<std::int32_t>(request.prompt_token_ids.size());
+    const std::int32_t max_length = std::min(group.stop.max_tokens, config_.max_model_len - num_prompt_tokens);
+    group.beams = std::make_unique<BeamSearch>(*group.sampling.beam, max_length);
+    group.num_reserved = group.beams->width();
+  }
   const SequenceId sequence_id = next_sequence_id_++;
   group.sequences.push_back(
       std::make_unique<Sequence>(sequence_id, std::move(request.prompt_token_ids), kv_cache_.make_table(sequence_id)));
@@ -122,7 +136,11 @@ bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
   if (sequence == nullptr) {
     return false;
   }
-  remove_sequence(found->second, *sequence);
+  if (found->second.beams != nullptr) {
+    finish_beam(found->second, *sequence, FinishReason::kStop);
+  } else {
+    remove_sequence(found->second, *sequence);
+  }
   return true;
 }
 
@@ -146,6 +164,7 @@ SequenceId Scheduler::fork(GroupId id, SequenceId sequence_id) {
   require(group.state == GroupState::kRunning && group.decodes(), [&] {
     return name() + " cannot be forked: its request must be running, with one token left to compute in each branch";
   });
+  require(group.beams == nullptr, [&] { return name() + " cannot be forked: it is a beam"; });
   require(group.num_draws() == 1, [&] {
     return name() + " cannot be forked before the " + std::to_string(group.num_draws()) +
            " samples of its request have parted";

@@ -93,15 +93,16 @@ class Scheduler {
   explicit Scheduler(const SchedulerConfig& config);  // throws std::invalid_argument naming the field
   // Throws std::invalid_argument: empty prompt, prompt above max_model_len - 1 or above what the pool can hold, a
   // negative token, id in use (until the event of its end is out), max_tokens < 1, sampling params out of range,
-  // num_samples < 1 or more than can run together (max_num_seqs, max_num_batched_tokens).
+  // num_samples < 1, or it or the width of its beams more than can run together (max_num_seqs, max_num_batched_tokens).
   void add(NewRequest request);
   // Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here.
   bool abort(GroupId id);
-  // Ends one branch the same way, and with the last one its request.
+  // Ends one branch the same way, and with the last one its request. A beam becomes a hypothesis as it is, named by its
+  // own id; if that ends the search, the next update() has its results.
   bool finish(GroupId id, SequenceId sequence_id);
   // A new branch with the tokens of this one, sharing its blocks. Throws std::invalid_argument unless the sequence is
-  // here, running, and has just its last token to compute; its request's samples have not parted yet; a plan is out; or
-  // one more branch is beyond max_num_seqs or max_num_batched_tokens.
+  // here, running, no beam, and has just its last token to compute; its request's samples have not parted yet; a plan
+  // is out; or one more branch is beyond max_num_seqs or max_num_batched_tokens.
   SequenceId fork(GroupId id, SequenceId sequence_id);
   // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
   // same step. For tests and for operators; false if it is not here.
@@ -128,8 +129,9 @@ class Scheduler {
   // results: plan.num_results of them, in plan order; of a score's only `ok` is looked at. Events of plan.ended come
   // first. A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any
   // other. Where samples part, each has its event, in their order; one that its first token ends has an id of its own
-  // all the same. Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan
-  // is not the last.
+  // all the same. Live beams grow together, with the events of scheduler_output.h. Throws std::invalid_argument, and
+  // changes nothing, if the count differs from the plan's, or candidates of beams are missing, or the plan is not the
+  // last.
   std::vector<SequenceEvent> update(const SchedulerOutput& plan, const SampledRows& results);
   std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
     return update(plan, SampledRows{.tokens = tokens});
@@ -198,8 +200,18 @@ class Scheduler {
   void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
   void part_samples(SequenceGroup& group, const Sequence& parent, std::span<const SequenceEvent> others);
 
+  // scheduler_beams.cc
+  void require_candidates(const SampledRows& results) const;
+  void take_candidates(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                       std::vector<SequenceEvent>& events);
+  void grow_beams(SequenceGroup& group, const SampledRows& results, std::vector<SequenceEvent>& events);
+  void move_beams(SequenceGroup& group, std::span<const BeamSearch::Continuation> live);
+  bool finish_beam(SequenceGroup& group, Sequence& sequence, FinishReason reason);  // true: the search is over with it
+  void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
+
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
+  static void check_beams(const SequenceGroup& group);
   void check_rows() const;
   void check_blocks() const;
 
@@ -213,6 +225,7 @@ class Scheduler {
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
+  std::vector<std::int32_t> beam_rows_;  // update()'s: results of those live beams of a group that it has passed
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
@@ -232,7 +245,7 @@ class Scheduler {
   Found found_;
   // Who did not fit last, what it had found, and what the cache had gained by then.
   struct Stalled {
-    GroupId group;
+    std::int64_t arrival;
     std::int64_t num_preemptions, num_sequences;  // with these its tokens may have changed
     bool operator==(const Stalled&) const = default;
   };

@@ -76,6 +76,9 @@ void Scheduler::check_group(const SequenceGroup& group) const {
   invariant(!group.sequences.empty(), "Scheduler: a group without sequences");
   invariant(group.num_draws() == 1 || group.num_sequences() == 1, "Scheduler: samples that parted are still reserved");
   const BlockPool& tier = group.state == GroupState::kSwapped ? kv_cache_.host_pool() : kv_cache_.device_pool();
+  if (group.beams != nullptr) {
+    check_beams(group);
+  }
   for (const auto& sequence : group.sequences) {
     sequence->check_invariants(config_.block_size);
     invariant(sequence->num_uncomputed_tokens() > 0, "Scheduler: nothing left to compute, yet not ended");
@@ -91,6 +94,16 @@ void Scheduler::check_group(const SequenceGroup& group) const {
       invariant(sequence->rebuild().num_tokens > std::max(parent->num_computed_tokens(), parent->rebuild().num_tokens),
                 "Scheduler: a branch waits for what is there");
     }
+  }
+}
+
+void Scheduler::check_beams(const SequenceGroup& group) {
+  const BeamSearch& beams = *group.beams;
+  beams.check_invariants();
+  invariant(beams.num_live() == group.num_sequences() && !beams.over(), "Scheduler: lost count of the live beams");
+  invariant(group.num_counted() == beams.width(), "Scheduler: beams do not count as their width");
+  for (const auto& sequence : group.sequences) {
+    invariant(sequence->num_output_tokens() == beams.length(), "Scheduler: a beam is not as long as the others");
   }
 }
 

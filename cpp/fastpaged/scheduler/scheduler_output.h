@@ -32,8 +32,11 @@ struct ScheduledSequence {
 enum class EventKind : std::uint8_t {
   kSample,  // a branch went on by a token, or ended, or has scores
   kBeam,    // `sequence_id` is a live beam now, grown from `parent_id` by a token. Beams with no such event are gone
-  kHypothesis,  // the same, and it is finished: it stays as `sequence_id`, to be named again by a result
-  kResult,      // the search is over: hypothesis `sequence_id` is the answer number `branch`, best first
+  // The same, and it is finished: it stays as `sequence_id`, perhaps to be named again by a result. Without a token:
+  // beam `parent_id` as it stands, at the end of the pool; then `sequence_id` is the same, and it does not live any
+  // more.
+  kHypothesis,
+  kResult,  // the search is over: hypothesis `sequence_id` is the answer number `branch`, best first
 };
 
 // What a step did to one sequence, as the outside hears of it. Without a token and not finished: scores alone.
@@ -42,7 +45,7 @@ struct SequenceEvent {
   GroupId group_id = 0;
   SequenceId sequence_id = 0;
   SequenceId parent_id = 0;     // the sequence it grew from: itself, but for the first token of a fork
-  std::int32_t branch = 0;      // which of its request's samples, from 0; of a result: its rank, from 0
+  std::int32_t branch = 0;      // which of its request's samples, from 0; of a live beam or a result: its rank, from 0
   double score = 0.0;           // beams: the sum of logprobs; hypotheses and results: that, length_penalty applied
   std::int32_t score_row = 0;   // first row of the sampler's output with a score; the others follow
   std::int32_t num_scores = 0;  // 0 if one of them failed, and for all samples but the first

@@ -51,7 +51,7 @@ PrefixMatch Scheduler::match_of(const SequenceGroup& group, const Sequence& sequ
 // fit is remembered: it can only have gained what the cache has gained since, so that it is mostly refused at once.
 bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t spare) {
   const std::int64_t missing = missing_blocks(group);
-  const Stalled now = {group.id, group.num_preemptions, group.num_sequences()};
+  const Stalled now = {group.arrival, group.num_preemptions, group.num_sequences()};
   const std::uint64_t num_gains = kv_cache_.num_prefix_gains();
   if (stalled_ == now &&
       missing - found_when_stalled_ - static_cast<std::int64_t>(num_gains - gains_when_stalled_) > spare) {

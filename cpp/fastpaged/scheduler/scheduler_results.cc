@@ -24,6 +24,7 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
     return "tokens must have one entry per score and draw: the plan has " + std::to_string(plan_.num_results()) +
            ", got " + std::to_string(results.tokens.size());
   });
+  require_candidates(results);
   std::vector<SequenceEvent> events = std::exchange(ended_, {});
   events.reserve(events.size() + results.tokens.size());
   std::int32_t next_result = 0;
@@ -39,7 +40,9 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
     if (planned.group->num_sequences() > 1) {
       planned.group->take_over_from(*planned.sequence, kv_cache_);
     }
-    if (num_results > 0) {
+    if (num_results > 0 && planned.group->beams != nullptr) {
+      take_candidates(planned, results, first_result, events);
+    } else if (num_results > 0) {
       take_results(planned, results.tokens.subspan(first_result, num_results), first_result, events);
     }
   }

@@ -4,6 +4,9 @@
 // and each that does not end its sample at once goes on as a branch. Until then the branches are reserved: wherever
 // running sequences are counted, they are counted.
 //
+// A request with beams has its live beams as branches, in order of rank. They may be fewer than its width, which is
+// what it counts as all its life.
+//
 // Branches that share blocks form a fork tree. It is read off the block tables: two branches have as many tokens in
 // common as their tables have leading blocks in common. Recomputing a preempted group rebuilds that tree, each shared
 // node once, so that it never needs more blocks than it held.
@@ -19,6 +22,7 @@
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/request/stopping.h"
+#include "fastpaged/scheduler/beam_search.h"
 #include "fastpaged/scheduler/sequence.h"
 
 namespace fastpaged {
@@ -38,6 +42,7 @@ struct SequenceGroup {
   bool skip_prefix_cache = false;  // computes all of its prompt itself
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
+  std::unique_ptr<BeamSearch> beams;                 // null: none
   std::int64_t num_preemptions = 0;
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
@@ -46,7 +51,7 @@ struct SequenceGroup {
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
   [[nodiscard]] std::int64_t num_counted() const { return std::max<std::int64_t>(num_reserved, num_sequences()); }
   // Tokens that a sequence which samples draws from its row: several while the request's samples have not parted.
-  [[nodiscard]] std::int32_t num_draws() const { return sampling.beam ? 1 : num_reserved; }
+  [[nodiscard]] std::int32_t num_draws() const { return beams != nullptr ? 1 : num_reserved; }
   // Every branch has just its last token to compute: the group samples one token for each, in the same step.
   [[nodiscard]] bool decodes() const;
   // Tokens of `sequence`, a branch of this group, that may be computed before the others are ready to decode.

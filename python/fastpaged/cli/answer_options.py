@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.errors import InvalidRequestError
+
 if TYPE_CHECKING:
     import argparse
 
@@ -32,11 +34,13 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
 def answer_arguments(args: argparse.Namespace) -> dict[str, Any]:
     """Those that were given, as fields of SamplingParams."""
     given = vars(args)
-    fields = {name: given[name] for name in ("n", "best_of", "length_penalty") if name in given}
+    fields: dict[str, Any] = {name: given[name] for name in ("n", "best_of", "length_penalty") if name in given}
     if "early_stopping" in given:
         fields["early_stopping"] = _EARLY_STOPPING[given["early_stopping"]]
     if "beam_width" in given:
         width = given["beam_width"]
+        if "best_of" in given:
+            raise InvalidRequestError("--best-of must not be given with --beam-width, which is how many are searched")
         undrawn = {name: off for name, off in _UNDRAWN.items() if name not in given}
         fields = {"n": width, "best_of": width, "use_beam_search": True} | undrawn | fields
     return fields

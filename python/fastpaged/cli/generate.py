@@ -39,8 +39,8 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "generate",
         help="answer one prompt",
-        description="Answer one prompt. The text streams to stdout as it comes, or when all is there if there are several "
-        "answers; a line of figures follows on stderr.",
+        description="Answer one prompt. The text streams to stdout as it comes, or once all is there if there are "
+        "several answers; a line of figures follows on stderr.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -126,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def _chat_prompt(llm: LLM, message: str) -> Prompt:
-    from fastpaged.llm import chat_prompt
+    from fastpaged.engine.chat_prompt import chat_prompt
 
     return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastpaged.engine.lazy_logprobs import BYTES_PER_ENTRY
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError
+from fastpaged.param_checks import refusal
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
-_PROMPT_KEYS = ("prompt", "prompt_token_ids")
-_PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids'"
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+_PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', and maybe 'cache_salt'"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class EngineRequest:
 
     num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
     end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    cache_salt: the prefixes of requests with another one are not found; "" without one.
     """
 
     request_id: str
@@ -41,6 +43,7 @@ class EngineRequest:
     num_prompt_logprobs: int | None
     stop_token_ids: list[int]
     bad_words: list[list[int]]
+    cache_salt: str = ""
 
 
 def check_types(request_id: object, params: object) -> None:
@@ -97,7 +100,14 @@ class Admission:
             num_prompt_logprobs=self._num_prompt_logprobs(params.prompt_logprobs, len(token_ids)),
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
+            cache_salt=self._cache_salt(prompt),
         )
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Of a prompt that is of a length to be answered."""
+        _, token_ids = self._token_ids(prompt)
+        self._check_length(len(token_ids))
+        return token_ids
 
     def _check_branches(self, params: SamplingParams) -> None:
         if params.num_branches > self._max_branches:
@@ -119,7 +129,7 @@ class Admission:
 
     def _from_mapping(self, prompt: Mapping[str, object]) -> tuple[str | None, list[int]]:
         """With both keys the ids are what runs, and the text is what RequestOutput.prompt shows."""
-        if not prompt or any(key not in _PROMPT_KEYS for key in prompt):
+        if not any(key in prompt for key in _PROMPT_KEYS[:2]) or any(key not in _PROMPT_KEYS for key in prompt):
             raise InvalidRequestError(f"prompt must be {_PROMPT_FORMS}, got a dict with keys {list(prompt)!r}")
         text = prompt.get("prompt")
         if "prompt" in prompt and not isinstance(text, str):
@@ -130,6 +140,18 @@ class Admission:
         if not isinstance(ids, (list, tuple)):
             raise InvalidRequestError(f"prompt['prompt_token_ids'] must be a list of ints, got {type(ids).__name__}")
         return None if text is None else str(text), self._checked_ids("prompt_token_ids", ids)
+
+    def _cache_salt(self, prompt: Prompt) -> str:
+        if not isinstance(prompt, Mapping) or "cache_salt" not in prompt:
+            return ""
+        return self.checked_salt("prompt['cache_salt']", prompt["cache_salt"])
+
+    def checked_salt(self, name: str, salt: object) -> str:
+        """A non-empty string: "" stands for none."""
+        if not isinstance(salt, str) or not salt:
+            raise refusal(name, salt, "a non-empty string")
+        self._check_unicode(name, salt)
+        return salt
 
     def _encode(self, text: str) -> list[int]:
         if not text:

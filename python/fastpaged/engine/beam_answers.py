@@ -133,12 +133,17 @@ class BeamAnswers:
         there is."""
         running = self._live.values() if self._root is None else [self._root]
         every = [*self._finished.values(), *(self._scored(beam, reason) for beam in running)]
-        self._show(sorted(every, key=lambda beam: -beam.score), strict=False)
+        self._show(sorted(every, key=lambda beam: -beam.score))
 
     def _scored(self, beam: _Beam, reason: FinishReason) -> _Beam:
         """Finished as it stands."""
-        score = beam.sum / max(beam.num_tokens, 1) ** self._request.params.length_penalty
-        return replace(beam, finish_reason=reason, score=score, watch=None)
+        return replace(beam, finish_reason=reason, score=self._score(beam.sum, beam.num_tokens), watch=None)
+
+    def _score(self, sum_: float, num_tokens: int) -> float:
+        if sum_ == 0.0:
+            return 0.0
+        with np.errstate(all="ignore"):  # a penalty may be beyond all bounds: then the score is, too
+            return float(sum_ / np.power(np.float64(num_tokens), self._request.params.length_penalty))
 
     def _parent(self, sequence_id: int) -> _Beam:
         return self._live[sequence_id] if self._root is None else self._root
@@ -154,6 +159,8 @@ class BeamAnswers:
 
     def _ended(self, event: BeamEvent, result: SamplerOutput) -> _Beam:
         """A beam with the token that ends it, or as it stood at the end of the pool."""
+        if event.token_id is None and event.sequence_id in self._finished:
+            return self._finished[event.sequence_id]  # a stop string ended it while the scheduler planned
         parent = self._parent(event.parent_id)
         if event.token_id is None:
             self._live.pop(event.parent_id, None)
@@ -195,22 +202,29 @@ class BeamAnswers:
             if event.kind == RESULT:
                 self._results[event.rank] = replace(self._finished[event.sequence_id], score=event.score)
                 if event.group_finished:
-                    self._show([self._results[rank] for rank in sorted(self._results)], strict=True)
+                    self._show([self._results[rank] for rank in sorted(self._results)])
 
-    def _show(self, best_first: Sequence[_Beam], *, strict: bool) -> None:
+    def _show(self, best_first: Sequence[_Beam]) -> None:
         shown = best_first[: self._request.params.n]
-        self.completions = [self._completion(rank, beam, strict=strict) for rank, beam in enumerate(shown)]
+        self.completions = [self._completion(rank, beam) for rank, beam in enumerate(shown)]
         self.is_over = True
         self._live, self._finished, self._results = {}, {}, {}
 
-    def _completion(self, rank: int, beam: _Beam, *, strict: bool) -> CompletionOutput:
-        """strict: a text that cannot be made is an error."""
+    def _completion(self, rank: int, beam: _Beam) -> CompletionOutput:
+        """A text that cannot be made fails its own answer."""
         nodes = _path(beam.node)
         token_ids = [node.token_id for node in nodes]
-        text, found = self._text(token_ids, has_end_token=beam.has_end_token, strict=strict)
-        finish_reason, stop_reason = beam.finish_reason, cast("int | str | None", found)
-        if found is not None:
-            finish_reason = "stop"
+        finish_reason, stop_reason = beam.finish_reason, cast("int | str | None", None)
+        text = _Text(self._stream, self._stops, self._request.params.min_tokens)
+        try:
+            text.add(token_ids, hides_last=beam.has_end_token and not self._request.params.include_stop_str_in_output)
+        except Exception:
+            name = self._request.request_id
+            logging.getLogger(__name__).exception("request %r: the text of an answer failed", name)
+            finish_reason = "error"
+        shown, found = text.end()
+        if finish_reason != "error" and found is not None:
+            finish_reason, stop_reason = "stop", found
         elif beam.has_end_token and token_ids[-1] not in self._eos_token_ids:
             stop_reason = token_ids[-1]
         logprobs = None
@@ -218,7 +232,7 @@ class BeamAnswers:
             logprobs = LazyLogprobs((node.logprobs for node in nodes), self._token_text)
         return CompletionOutput(
             index=rank,
-            text=text,
+            text=shown,
             token_ids=token_ids,
             cumulative_logprob=beam.sum,
             logprobs=logprobs,
@@ -228,46 +242,31 @@ class BeamAnswers:
             score=beam.score,
         )
 
-    def _text(self, token_ids: Sequence[int], *, has_end_token: bool, strict: bool) -> tuple[str, str | None]:
-        """And the stop string that ends it."""
-        if self._stream is None:
-            return "", None
-        params = self._request.params
-        text = _Text(self._stream.copy(), None if self._stops is None else self._stops.copy())
-        hides_last = has_end_token and not params.include_stop_str_in_output
-        try:
-            for count, token_id in enumerate(token_ids[:-1] if hides_last else token_ids, 1):
-                text.push(token_id, may_stop=count > params.min_tokens)
-            text.finish(may_stop=len(token_ids) > params.min_tokens)
-        except Exception:
-            if strict:
-                raise
-            name = self._request.request_id
-            logging.getLogger(__name__).exception("request %r: a part of its text failed", name)
-        return text.end()
-
 
 class _Text:
-    """An answer's text, token by token."""
+    """The text of an answer, from the start."""
 
-    def __init__(self, stream: TextStream, stops: StopStrings | None) -> None:
-        self._stream = stream
-        self._stops = stops
+    def __init__(self, stream: TextStream | None, stops: StopStrings | None, min_tokens: int) -> None:
+        self._stream = None if stream is None else stream.copy()
+        self._stops = None if stops is None else stops.copy()
+        self._min_tokens = min_tokens
         self._pieces: list[str] = []
 
-    def push(self, token_id: int, *, may_stop: bool) -> None:
-        self._add(self._stream.push(token_id), may_stop)
-
-    def finish(self, *, may_stop: bool) -> None:
-        self._add(self._stream.finish(), may_stop)
+    def add(self, token_ids: Sequence[int], *, hides_last: bool) -> None:
+        """All of its tokens. What was added before one of them raises stays."""
+        if self._stream is None:
+            return
+        for count, token_id in enumerate(token_ids[:-1] if hides_last else token_ids, 1):
+            self._add_piece(self._stream.push(token_id), count)
+        self._add_piece(self._stream.finish(), len(token_ids))
 
     def end(self) -> tuple[str, str | None]:
         """With what is held back, and the stop string that was found."""
         held, found = ("", None) if self._stops is None else (self._stops.finish(), self._stops.found)
         return "".join(self._pieces) + held, found
 
-    def _add(self, piece: str, may_stop: bool) -> None:
-        self._pieces.append(piece if self._stops is None else self._stops.push(piece, may_stop))
+    def _add_piece(self, piece: str, num_tokens: int) -> None:
+        self._pieces.append(piece if self._stops is None else self._stops.push(piece, num_tokens > self._min_tokens))
 
 
 def _path(node: _Node | None) -> list[_Node]:

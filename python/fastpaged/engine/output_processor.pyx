@@ -82,6 +82,10 @@ cdef class OutputProcessor:
         for group_id in plan.preempted:
             state = self._states[group_id]
             state.num_preemptions += 1
+        for group_id, num_tokens in plan.cached:
+            state = self._states.get(group_id)
+            if state is not None:
+                state.num_cached = num_tokens
         for group_id in plan.let_in:
             state = self._states.get(group_id)
             if state is not None and not state.scheduled:

@@ -9,7 +9,7 @@ cdef class _RequestState:
     cdef list prompt_logprobs            # of TokenLogprobs; they begin with None
     cdef object all_prompt_logprobs      # LazyLogprobs, once they are all known
     cdef bint plain, final_only, sums, ranked, several, touched  # plain: tokens need nothing but to be kept
-    cdef long long num_running, num_tokens, num_preemptions
+    cdef long long num_running, num_tokens, num_preemptions, num_cached
     cdef double scheduled_ts, first_token_ts, last_token_ts  # meaningful once scheduled, and with a token
     cdef bint scheduled
     cdef double arrival_time, queued_ts
@@ -36,7 +36,7 @@ cdef class _RequestState:
             self._add_branches(seeds, stream, stops, interval)
         self.num_running = len(seeds)
         self.num_tokens = 0
-        self.num_preemptions = 0
+        self.num_preemptions = self.num_cached = 0
         self.scheduled = self.touched = False
         self.plain = (
             self.final_only and self.beams is None and stream is None and not self.sums and self.prompt_logprobs is None
@@ -128,6 +128,7 @@ cdef class _RequestState:
             outputs=outputs,
             finished=self.is_over(),
             metrics=self._metrics(),
+            num_cached_tokens=self.num_cached,
         )
 
     cdef list _completions(self):

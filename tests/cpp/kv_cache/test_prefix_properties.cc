@@ -79,6 +79,7 @@ class World {
   void look_something_up() {
     const SlowText text = any_text();
     static_cast<void>(look_up(text, random_.between(0, static_cast<std::int32_t>(text.size()) + 1)));
+    wait();
   }
 
   void compare() {
@@ -162,6 +163,21 @@ class World {
     occurred_.crowded +=
         std::ssize(slow_.device.children(text.first(size(num_whole)))) > PrefixCache::kMaxChildrenTried ? 1 : 0;
     return {match, expected};
+  }
+
+  // One that waits for room needs at most as many blocks less as the cache has gained since.
+  void wait() {
+    const auto need_of = [&](const SlowText& text) {
+      const auto num_tokens = static_cast<std::int32_t>(text.size());
+      return real_.blocks_for(num_tokens) - real_.match_prefix(text.tokens, num_tokens - 1, text.root).num_in_use;
+    };
+    const std::int64_t gains = static_cast<std::int64_t>(real_.num_prefix_gains() - waiting_.gains);
+    REQUIRE(need_of(waiting_.text) >= waiting_.need - gains);
+    if (random_.once_in(20)) {
+      waiting_.text = any_text();
+      waiting_.need = need_of(waiting_.text);
+      waiting_.gains = real_.num_prefix_gains();
+    }
   }
 
   void start() {
@@ -340,6 +356,11 @@ class World {
   std::map<SequenceId, BlockTable> tables_;
   std::map<SequenceId, Request> requests_;
   std::vector<SlowText> texts_;  // that were computed once
+  struct {
+    SlowText text;
+    std::int64_t need = 0;
+    std::uint64_t gains = 0;
+  } waiting_;
   SequenceId next_owner_ = 1;
 };
 

@@ -55,7 +55,7 @@ class Searcher {
   bool finish(std::int32_t rank) {
     hypotheses[next_id_] = live[rank];
     live.erase(live.begin() + rank);
-    const bool kept = search.finish(rank, next_id_++).has_value();
+    const bool kept = search.finish(rank, next_id_++, FinishReason::kStop).has_value();
     search.check_invariants();
     return kept;
   }
@@ -164,7 +164,7 @@ TEST_CASE("an end token that is ranked beyond the width finishes nothing") {
   REQUIRE(step.finished.size() == 1);
   CHECK(step.finished[0].last.parent == 0);
   CHECK(step.finished[0].hypothesis.score == doctest::Approx(-1.5 / 2));
-  CHECK(step.finished[0].reason == FinishReason::kStop);
+  CHECK(step.finished[0].hypothesis.reason == FinishReason::kStop);
   CHECK(searcher.live == std::vector<std::vector<TokenId>>{{1, 1}, {1, 2}});
 }
 
@@ -185,8 +185,8 @@ TEST_CASE("at the longest length the best of all continuations are hypotheses, e
   Searcher searcher(beams(2), 1, {2});
   const BeamSearch::Step step = searcher.grow({{-1.0F, -2.0F, -1.5F}});
   REQUIRE(step.finished.size() == 2);
-  CHECK(step.finished[0].reason == FinishReason::kLength);
-  CHECK(step.finished[1].reason == FinishReason::kStop);
+  CHECK(step.finished[0].hypothesis.reason == FinishReason::kLength);
+  CHECK(step.finished[1].hypothesis.reason == FinishReason::kStop);
   CHECK(step.live.empty());
   CHECK(searcher.search.over());
 }

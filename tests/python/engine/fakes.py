@@ -127,6 +127,8 @@ def toy_engine(
     seed: int = 0,
     max_logprobs: int = 20,
     async_scheduling: bool = False,
+    enable_prefix_caching: bool = True,
+    pinned_prefix_budget: float = 0.25,
 ) -> LLMEngine:
     """An engine around the toy model."""
     config = EngineConfig(
@@ -138,6 +140,8 @@ def toy_engine(
         seed=seed,
         max_logprobs=max_logprobs,
         async_scheduling=async_scheduling,
+        enable_prefix_caching=enable_prefix_caching,
+        pinned_prefix_budget=pinned_prefix_budget,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]
