@@ -33,7 +33,7 @@ help:
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
 	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
-	@echo 'make float32 greedy answers in float32 against transformers   make beams   beams likewise (the first time an hour)'
+	@echo 'make float32 greedy answers in float32 against transformers   make beams   beams likewise'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'

@@ -174,7 +174,7 @@ class LLM(SaysWhyAbsent):
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
-        DELTA what is new (maybe a token without a text); FINAL_ONLY yields once.
+        DELTA what is new (maybe a token without a text); FINAL_ONLY yields once, and so do best_of and a beam search.
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """

@@ -7,7 +7,7 @@ transformers +- 1e-3. A beam of other tokens passes only where its score and the
 in its place lie less than 1e-4 apart, and transformers itself gives it the score that it is said to have. In no step
 may more blocks be copied than there are live beams.
 
-What transformers finds is kept in --cache: the first run takes most of an hour, later ones minutes. Exits with 1 if
+What transformers finds is kept in --cache: later runs are the faster for it. Exits with 1 if
 anything differs for no such reason.
 """
 

@@ -1,12 +1,13 @@
 """Beams as transformers finds them, in float32: what run_beams.py holds fastpaged's against.
 
 Half of the prompts are questions that the model answers and ends by itself; the other half is prose, where a full stop
-ends a beam too: so hypotheses finish all along the way, with one token that ends them and with two. Answers take many
-minutes, so they are kept in a folder, and found again by what they depend on.
+ends a beam too: so hypotheses finish all along the way, with one token that ends them and with two. Answers are kept in
+a folder, and found again by what they depend on.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ import torch
 import transformers
 from passages import passages
 from real_models import transformers_model
+from remembered_forward import RememberedForward
 
 from fastpaged.tokenizer import load_tokenizer
 
@@ -97,6 +99,8 @@ class TransformersBeams:
         self._path = path
         self._folder = folder
         self._model: Any = None
+        self._remembered: RememberedForward
+        self._width = 0  # of the searches that are remembered
 
     def answers(self, case: Case, asked: BeamPrompts, num_tokens: int = NUM_TOKENS) -> Answers:
         """From the folder, or else searched for now, all prompts in one batch."""
@@ -125,7 +129,12 @@ class TransformersBeams:
         padding = asked.end_token_ids[0]
         ids = [[padding] * (longest - len(prompt)) + list(prompt) for prompt in asked.prompts]
         mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in asked.prompts]
-        found = self._loaded().generate(
+        model = self._loaded()
+        if case.width != self._width:
+            self._remembered.forget()
+            self._width = case.width
+        search = functools.partial(
+            model.generate,
             input_ids=torch.tensor(ids),
             attention_mask=torch.tensor(mask),
             num_beams=case.width,
@@ -139,6 +148,7 @@ class TransformersBeams:
             return_dict_in_generate=True,
             output_scores=True,  # or there are no scores of the sequences either
         )
+        found = self._remembered.run(search)
         lengths = (found.beam_indices >= 0).sum(dim=1).tolist()
         rows = zip(found.sequences[:, longest:].tolist(), lengths, found.sequences_scores.tolist(), strict=True)
         beams = [Beam(tuple(tokens[:length]), score) for tokens, length, score in rows]
@@ -147,6 +157,7 @@ class TransformersBeams:
     def _loaded(self) -> Any:
         if self._model is None:
             self._model = transformers_model(self._path, torch.float32)
+            self._remembered = RememberedForward(self._model)
         return self._model
 
     def _key(self, case: Case, asked: BeamPrompts, num_tokens: int) -> str:

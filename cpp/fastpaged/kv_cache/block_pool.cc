@@ -16,6 +16,10 @@ std::int32_t valid_num_blocks(std::int32_t num_blocks) {
 
 }  // namespace
 
+std::string owner_name(SequenceId owner) {
+  return owner < kFirstPinOwner ? "sequence " + std::to_string(owner) : "pin " + std::to_string(owner - kFirstPinOwner);
+}
+
 BlockPool::BlockPool(std::string name, std::int32_t num_blocks)
     : name_(std::move(name)), free_list_(valid_num_blocks(num_blocks)) {
   ref_counts_.assign(num_blocks, 0);
@@ -120,9 +124,9 @@ void BlockPool::require_held(BlockId block, const char* operation, SequenceId ow
   require_known(block);
   require(ref_counts_[block] > 0, [&] {
     const std::optional<SequenceId>& last = last_owner_[block];
-    return "sequence " + std::to_string(owner) + " cannot " + operation + " block " + std::to_string(block) +
+    return owner_name(owner) + " cannot " + operation + " block " + std::to_string(block) +
            " of the " + name_ + " pool: it is free, " +
-           (last ? "last given back by sequence " + std::to_string(*last) : std::string("never allocated"));
+           (last ? "last given back by " + owner_name(*last) : std::string("never allocated"));
   });
 }
 

@@ -26,6 +26,10 @@
 
 namespace fastpaged {
 
+// Owners from here on are pinned prefixes, those below sequences.
+inline constexpr SequenceId kFirstPinOwner = SequenceId{1} << 63;
+[[nodiscard]] std::string owner_name(SequenceId owner);  // as messages have it: "sequence 3", "pin 3"
+
 class BlockPool {
  public:
   // name: of the tier, for messages ("device"). Throws std::invalid_argument for num_blocks < 0.

@@ -21,21 +21,21 @@ PrefixMatch KVCacheManager::match_prefix(std::span<const TokenId> tokens, std::i
   const auto block_size = static_cast<std::size_t>(block_size_);
   std::size_t wanted = std::min(tokens.size(), static_cast<std::size_t>(std::max(0, max_tokens)));
   match.blocks.reserve(wanted / block_size);
-  std::optional<BlockId> whole;  // whose tokens come next, all of them
-  const auto find_whole = [&] {
-    whole = tokens.size() < block_size ? std::nullopt : prefix_cache_.find(node, tokens.first(block_size));
-    return whole.has_value();
+  const auto find_next = [&] {  // the block that holds all of the next block's tokens
+    return tokens.size() < block_size ? std::nullopt : prefix_cache_.find(node, tokens.first(block_size));
   };
-  while (find_whole() && wanted >= block_size) {
-    node = *whole;
+  std::optional<BlockId> next = find_next();
+  while (next && wanted >= block_size) {
+    node = *next;
     match.blocks.push_back(node);
     match.num_in_use += device_.ref_count(node) > 0 ? 1 : 0;
     tokens = tokens.subspan(block_size);
     wanted -= block_size;
+    next = find_next();
   }
   const PrefixCache::Beginning beginning =
-      whole ? PrefixCache::Beginning{*whole, static_cast<std::int32_t>(wanted)}
-            : prefix_cache_.find_beginning(node, tokens.first(std::min(wanted, block_size)));
+      next ? PrefixCache::Beginning{*next, static_cast<std::int32_t>(wanted)}
+           : prefix_cache_.find_beginning(node, tokens.first(std::min(wanted, block_size)));
   match.partial_block = beginning.block;
   match.num_partial_tokens = beginning.num_tokens;
   match.num_tokens = static_cast<std::int32_t>(match.blocks.size()) * block_size_ + beginning.num_tokens;

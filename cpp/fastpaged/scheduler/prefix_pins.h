@@ -19,9 +19,6 @@ namespace fastpaged {
 
 using PinId = std::uint64_t;  // below kFirstPinOwner
 
-// The id by which a pin owns its blocks is its own id above this; no sequence gets that far.
-inline constexpr SequenceId kFirstPinOwner = SequenceId{1} << 63;
-
 struct PinnedPrefix {
   PinId id = 0;
   std::int32_t num_tokens = 0;

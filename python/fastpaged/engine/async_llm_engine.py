@@ -79,7 +79,7 @@ class AsyncLLMEngine(SaysWhyAbsent):
         data_parallel_rank: None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
-        came since the last yield in one output.
+        came since the last yield in one output; with best_of > n or a beam search once, at the end.
 
         prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}, and maybe a "cache_salt" in it.
         sampling_params: None is get_default_sampling_params(). request_id: new among the unfinished ones; None makes up

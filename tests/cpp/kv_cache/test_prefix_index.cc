@@ -38,14 +38,17 @@ TEST_CASE("an index offers exactly the blocks with a hash, however many share it
       REQUIRE(index.size() == std::ssize(model));
       for (const auto& [known, hash] : model) {
         std::set<BlockId> offered;
-        REQUIRE(index.find(hash, [&, only = known](BlockId candidate) {
-          CHECK(model.at(candidate) == hash);
+        const BlockId wanted = known;
+        const std::uint64_t its_hash = hash;
+        const std::optional<BlockId> found = index.find(hash, [&](BlockId candidate) {
+          CHECK(model.at(candidate) == its_hash);
           offered.insert(candidate);
-          return candidate == only;
-        }) == known);
+          return candidate == wanted;
+        });
+        REQUIRE(found == known);
         CHECK(offered.contains(known));
       }
-      REQUIRE(index.find(some_hash, [](BlockId) { return false; }) == std::nullopt);
+      CHECK_FALSE(index.find(some_hash, [](BlockId) { return false; }).has_value());
     }
     index.clear();
     CHECK(index.size() == 0);

@@ -90,6 +90,11 @@ struct SlowBeamSearch {
     finished.resize(std::min<std::size_t>(finished.size(), params.width));
   }
 
+  // Whether it would be among the best if it ended as it is.
+  [[nodiscard]] bool keeps(const SlowBeam& beam) const {
+    return std::ssize(finished) < params.width || score(beam.sum, std::ssize(beam.tokens)) > finished.back().score;
+  }
+
   [[nodiscard]] double score(double sum, std::int64_t length) const {
     return length == 0 ? 0.0 : sum / std::pow(static_cast<double>(length), params.length_penalty);
   }

@@ -1,5 +1,5 @@
-// The prefix cache said plainly: a list of cached blocks, each with its root and all tokens up to its last one, in the
-// order in which they were used. Whether a block is free is not its business.
+// The prefix cache said plainly: a list of cached blocks, each with its root and all tokens up to its last one. Whether
+// a block is free is not its business.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace fastpaged::test {
 
-struct SlowEntry {
+struct CachedText {
   BlockId block = 0;
   std::string root;
   std::vector<TokenId> text;  // of the block and all before it
@@ -21,44 +21,42 @@ struct SlowEntry {
 
 struct SlowMatch {
   std::vector<BlockId> blocks;
-  std::optional<BlockId> partial;
-  std::int64_t tokens = 0;  // in all
+  std::vector<BlockId> beginnings;  // blocks of which as much goes on as these tokens do: one of them is copied
+  std::int64_t tokens = 0;          // in all
 };
 
 class SlowPrefixes {
  public:
   explicit SlowPrefixes(std::int64_t block_size) : block_size_(block_size) {}
 
-  std::vector<SlowEntry> entries;  // the most recently used first
+  std::vector<CachedText> entries;
 
-  [[nodiscard]] bool contains(BlockId block) const { return std::ranges::count(entries, block, &SlowEntry::block) > 0; }
+  [[nodiscard]] bool contains(BlockId block) const {
+    return std::ranges::count(entries, block, &CachedText::block) > 0;
+  }
 
   [[nodiscard]] std::optional<BlockId> find(const std::string& root, const std::vector<TokenId>& text) const {
-    const auto same = [&](const SlowEntry& entry) { return entry.root == root && entry.text == text; };
+    const auto same = [&](const CachedText& entry) { return entry.root == root && entry.text == text; };
     const auto found = std::ranges::find_if(entries, same);
     return found == entries.end() ? std::nullopt : std::optional(found->block);
   }
 
-  void add(BlockId block, const std::string& root, const std::vector<TokenId>& text) {
-    entries.insert(entries.begin(), {block, root, text});
+  void erase(BlockId block) {
+    std::erase_if(entries, [&](const CachedText& entry) { return entry.block == block; });
   }
 
-  void touch(BlockId block) {
-    const auto place = std::ranges::find(entries, block, &SlowEntry::block);
-    std::rotate(entries.begin(), place, place + 1);
-  }
-
-  // And whatever follows it. Returns how many blocks that are.
-  std::size_t erase(BlockId block) {
-    const SlowEntry gone = *std::ranges::find(entries, block, &SlowEntry::block);
-    return std::erase_if(entries, [&](const SlowEntry& entry) {
-      return entry.root == gone.root && common(entry.text, gone.text) == std::ssize(gone.text);
+  // Whether another cached block comes after this one.
+  [[nodiscard]] bool goes_on(BlockId block) const {
+    const CachedText& before = *std::ranges::find(entries, block, &CachedText::block);
+    return std::ranges::any_of(entries, [&](const CachedText& entry) {
+      return entry.root == before.root && entry.text.size() > before.text.size() &&
+             common(entry.text, before.text) == std::ssize(before.text);
     });
   }
 
   // Whole blocks as long as there are any within the first `most` tokens. Then the next one, if it is there and only
-  // `most` is in the way; or else, of those that come after the same text, the one that goes on longest as these tokens
-  // do, of several the one used last. (The real cache looks at 32 of them: nowhere here are there as many.)
+  // `most` is in the way; or else, of those that come after the same text, any of those that go on longest as these
+  // tokens do. (Which of them the real cache takes is for its own tests. It looks at 32, and here are never as many.)
   [[nodiscard]] SlowMatch match(const std::vector<TokenId>& tokens, std::int64_t most, const std::string& root) const {
     SlowMatch match;
     const auto next = [&] {
@@ -71,15 +69,20 @@ class SlowPrefixes {
     }
     std::int64_t longest = match.tokens;
     if (next() && match.tokens < most) {
-      match.partial = next();
+      match.beginnings = {*next()};
       longest = most;
     } else {
-      for (const SlowEntry& entry : entries) {
+      for (const CachedText& entry : entries) {
         const std::int64_t alike = std::min(common(entry.text, tokens), most);
-        const bool follows = entry.root == root && std::ssize(entry.text) == match.tokens + block_size_;
-        if (follows && alike > longest) {
+        if (entry.root != root || std::ssize(entry.text) != match.tokens + block_size_ || alike <= match.tokens) {
+          continue;
+        }
+        if (alike > longest) {
           longest = alike;
-          match.partial = entry.block;
+          match.beginnings.clear();
+        }
+        if (alike == longest) {
+          match.beginnings.push_back(entry.block);
         }
       }
     }

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_memory.h"
+#include "scheduler/slow_sharing.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler {
+class SlowScheduler : public SlowSharing {
  public:
-  explicit SlowScheduler(const SchedulerConfig& config) : memory(config), config_(config) {}
+  using SlowSharing::SlowSharing;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -106,10 +106,11 @@ class SlowScheduler {
     }
     while (budget() > 0) {
       const std::optional<GroupId> next = next_in_line();
-      if (!next || !may_enter(*next)) {
+      const Matches found = next ? look_up(*next) : Matches{};
+      if (!next || !may_enter(*next, found)) {
         break;
       }
-      enter(*next);
+      enter(*next, found);
     }
     plan.ended = unreported;
     plan.copies = memory.copies;
@@ -133,6 +134,7 @@ class SlowScheduler {
           stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
+        publish(group, planned.sequence_id);
         memory.attach_children(group, planned.sequence_id);
         if (planned.num_scores + planned.num_draws > 0) {
           hear(planned, first_result, results.at(planned.sequence_id), events);
@@ -143,105 +145,7 @@ class SlowScheduler {
     return events;
   }
 
-  [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
-    std::vector<GroupId> ids;
-    for (const auto& [id, group] : memory.groups) {
-      if (group.state == state) {
-        ids.push_back(id);
-      }
-    }
-    return ids;
-  }
-
-  SlowMemory memory;
-  SchedulerOutput plan;
-  std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
-  std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
-  bool reported = true;                                    // the plan has been updated
-  SchedulerStats stats;
-
  private:
-  [[nodiscard]] std::map<GroupId, SlowGroup>& groups() { return memory.groups; }
-  [[nodiscard]] bool has(GroupId id, SequenceId branch) const {
-    return memory.groups.contains(id) && memory.groups.at(id).branches.contains(branch);
-  }
-  [[nodiscard]] bool runs(GroupId id) const {
-    return memory.groups.contains(id) && memory.groups.at(id).state == GroupState::kRunning;
-  }
-
-  [[nodiscard]] std::int64_t num_running_branches() const {
-    std::int64_t count = 0;
-    for (const GroupId id : ids(GroupState::kRunning)) {
-      count += memory.groups.at(id).counted();
-    }
-    return count;
-  }
-
-  [[nodiscard]] std::int64_t budget() const {
-    std::int64_t budget = config_.max_num_batched_tokens;
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      budget -= planned.num_tokens;
-    }
-    return budget;
-  }
-
-  // Scores, if these many tokens more are computed.
-  [[nodiscard]] static std::int32_t scores(const SlowBranch& branch, std::int64_t tokens) {
-    std::int32_t scores = 0;
-    for (std::int64_t i = 0; i < tokens; ++i) {
-      scores += branch.unscored.contains(branch.computed + i) ? 1 : 0;
-    }
-    return scores;
-  }
-
-  // Rows that are neither one of the max_num_seqs that branches own nor taken by a branch beside its own.
-  [[nodiscard]] std::int64_t spare_rows() const {
-    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows - config_.max_num_seqs;
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      const std::int32_t taken = planned.num_scores + (planned.samples ? 1 : 0);
-      rows -= taken == 0 ? 0 : taken - 1;
-    }
-    return rows;
-  }
-
-  // The most of these tokens for which this branch's own row and the spare ones are enough.
-  [[nodiscard]] std::int64_t cut_to_rows(const SlowBranch& branch, std::int64_t tokens) const {
-    const auto rows = [&](std::int64_t n) {
-      return scores(branch, n) + (branch.computed + n == std::ssize(branch.tokens) ? 1 : 0);
-    };
-    while (tokens > 0 && rows(tokens) > 1 + spare_rows()) {
-      --tokens;
-    }
-    return tokens;
-  }
-
-  // What a branch may compute of its own before its group decodes.
-  [[nodiscard]] static std::int64_t prefill_tokens(const SlowGroup& group, const SlowBranch& branch) {
-    return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
-  }
-
-  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
-    const SlowGroup& group = memory.groups.at(id);
-    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
-    if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
-    }
-    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
-  }
-
-  // Blocks that all known tokens of a group still lack.
-  [[nodiscard]] std::int64_t lacking(GroupId id) const {
-    const SlowGroup& group = memory.groups.at(id);
-    std::int64_t lacking = 0;
-    for (const auto& [branch_id, branch] : group.branches) {
-      const std::int64_t tokens = std::ssize(branch.tokens);
-      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
-                                  : std::ssize(memory.lacking(group, branch_id, tokens - branch.computed));
-    }
-    return lacking;
-  }
-
   void go_on(GroupId id) {
     const bool decodes = groups().at(id).decodes();
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
@@ -266,10 +170,11 @@ class SlowScheduler {
   // False: the branch has ended for it, or its group had to go itself.
   bool make_room(GroupId id, SequenceId branch, std::int64_t tokens) {
     while (true) {
-      const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id), branch, tokens);
+      const std::vector<std::int64_t> lacking =
+          memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
         const std::size_t copies = memory.copies.size();
-        memory.fill(groups().at(id), branch, lacking);
+        memory.fill(groups().at(id).branches.at(branch), lacking);
         if (memory.copies.size() > copies) {
           copied_.push_back(id);
         }
@@ -285,6 +190,9 @@ class SlowScheduler {
                               .finish_reason = FinishReason::kLength});
         end(id, branch);
         return false;
+      }
+      if (ids(GroupState::kRunning).size() == 1 && release_oldest_pin()) {
+        continue;  // pins keep nobody from running
       }
       if (!preempt_youngest_for(id)) {
         return false;
@@ -316,7 +224,7 @@ class SlowScheduler {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
     for (SlowBranch& branch : group.branches | std::views::values) {
-      memory.cut(group, branch, memory.blocks_for(branch.computed));
+      memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
     const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
     if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
@@ -341,7 +249,7 @@ class SlowScheduler {
     return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
   }
 
-  [[nodiscard]] bool may_enter(GroupId id) const {
+  [[nodiscard]] bool may_enter(GroupId id, const Matches& found) const {
     const SlowGroup& group = memory.groups.at(id);
     const std::vector<GroupId> running = ids(GroupState::kRunning);
     if (running.empty()) {
@@ -351,25 +259,30 @@ class SlowScheduler {
     for (const SlowBranch& branch : group.branches | std::views::values) {
       tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
     }
+    tokens -= num_found(found);
     const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
     wanted += swapped ? std::ssize(group.held()) : 0;
-    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id);
+    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id) - num_in_use(found);
     for (const GroupId other : running) {
       wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
     }
     return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
-           wanted <= std::ssize(memory.device);
+           wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
   }
 
-  void enter(GroupId id) {
+  void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
+      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
+             release_oldest_pin()) {
+      }
       memory.swap(groups().at(id), GroupState::kRunning);
       plan.swapped_in.push_back(id);
       copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    adopt(id, found);
     go_on(id);
   }
 
@@ -461,11 +374,10 @@ class SlowScheduler {
     stats.num_preemptions += std::ssize(plan.preempted);
     stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
     stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
+    stats.num_cached_blocks_evicted = memory.num_evicted;
   }
 
-  SchedulerConfig config_;
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
   std::vector<GroupId> kept_out_;
   bool swapped_for_room_ = false;
   SequenceId next_id_ = 0;

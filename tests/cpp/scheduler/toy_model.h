@@ -91,18 +91,27 @@ class ToyModel {
 
   // requests: in order of their rows.
   std::vector<SampledToken> run(const Batch& batch, std::span<const SampleRequest> requests) {
-    write(batch);
+    const std::vector<std::vector<TokenId>> contexts = compute(batch);
     std::vector<SampledToken> sampled;
-    std::size_t sequence = 0;
     for (const SampleRequest& request : requests) {
-      const std::int32_t row = batch.sample_rows[request.row];
+      const Voice voice = voice_of(request.params.seed, request.sample_index);
+      sampled.push_back({next_token(contexts.at(request.row), voice), true});
+    }
+    return sampled;
+  }
+
+  // What each row of logits comes from: all tokens up to its own, as the cache has them.
+  std::vector<std::vector<TokenId>> compute(const Batch& batch) {
+    write(batch);
+    std::vector<std::vector<TokenId>> contexts;
+    std::size_t sequence = 0;
+    for (const std::int32_t row : batch.sample_rows) {
       while (batch.query_start[sequence + 1] <= row) {
         ++sequence;
       }
-      const std::vector<TokenId> context = read(batch, sequence, batch.positions[row] + 1);
-      sampled.push_back({next_token(context, voice_of(request.params.seed, request.sample_index)), true});
+      contexts.push_back(read(batch, sequence, batch.positions[row] + 1));
     }
-    return sampled;
+    return contexts;
   }
 
  private:

@@ -10,13 +10,18 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <set>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "fastpaged/scheduler/batch_builder.h"
 #include "fastpaged/scheduler/scheduler.h"
+#include "kv_cache/slow_kv_cache.h"
 #include "proof_scale.h"
+#include "scheduler/compare.h"
 #include "scheduler/slow_scheduler.h"
 #include "scheduler/toy_model.h"
 
@@ -69,9 +74,31 @@ class World {
 
   void reset() {
     scheduler.reset();
-    slow.reset(scheduler.kv_cache().device_pool().free_blocks(), scheduler.kv_cache().host_pool().free_blocks());
+    slow.reset(all_free(scheduler.kv_cache().device_pool()), all_free(scheduler.kv_cache().host_pool()));
     forget_gone();
     check_drained();
+    check();
+  }
+
+  // A refused pin is an error and changes nothing.
+  void pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root) {
+    if (slow.may_pin(id, tokens)) {
+      slow.pin(id, tokens, root);
+      REQUIRE(scheduler.pin(id, tokens, root) == std::ssize(slow.memory.pins.at(id).blocks));
+    } else {
+      CHECK_THROWS_AS(scheduler.pin(id, tokens, root), std::invalid_argument);
+    }
+    check();
+  }
+
+  void unpin(PinId id) {
+    REQUIRE(scheduler.unpin(id) == slow.unpin(id));
+    check();
+  }
+
+  void reset_prefix_cache() {
+    scheduler.reset_prefix_cache();
+    slow.reset_prefix_cache();
     check();
   }
 
@@ -80,8 +107,9 @@ class World {
     undisturbed_ = undisturbed_ && slow.reported;
     const std::size_t ended_before = slow.unreported.size();
     const GroupId oldest = slow.memory.groups.empty() ? kNobody : slow.memory.groups.begin()->first;
-    slow.schedule();
     SchedulerOutput plan = scheduler.schedule();
+    slow.real_copies = one_by_one(plan.copies);
+    slow.schedule();
     ++num_steps;
     num_preemptions += std::ssize(plan.preempted);
     check_plan(plan);
@@ -148,13 +176,18 @@ class World {
     check_drained();
   }
 
+  // But for pins.
   void check_drained() const {
     REQUIRE(slow.memory.groups.empty());
     REQUIRE(told_.empty());
     REQUIRE_FALSE(scheduler.has_unfinished());
     REQUIRE(scheduler.num_waiting() + scheduler.num_running() + scheduler.num_swapped() == 0);
     const KVCacheManager& kv_cache = scheduler.kv_cache();
-    REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
+    std::set<BlockId> pinned;
+    for (const SlowPin& pin : slow.memory.pins | std::views::values) {
+      pinned.insert(pin.blocks.begin(), pin.blocks.end());
+    }
+    REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks() - std::ssize(pinned));
     REQUIRE(kv_cache.host_pool().num_free() == kv_cache.host_pool().num_blocks());
   }
 
@@ -288,22 +321,6 @@ class World {
     told_.erase(event.sequence_id);
   }
 
-  static void check_event(const SequenceEvent& event, const SequenceEvent& expected) {
-    REQUIRE(event.kind == EventKind::kSample);
-    REQUIRE(event.group_id == expected.group_id);
-    REQUIRE(event.sequence_id == expected.sequence_id);
-    REQUIRE(event.parent_id == expected.parent_id);
-    REQUIRE(event.branch == expected.branch);
-    REQUIRE(event.num_scores == expected.num_scores);
-    REQUIRE((event.num_scores == 0 || event.score_row == expected.score_row));
-    REQUIRE(event.has_token == expected.has_token);
-    REQUIRE((!event.has_token || event.sample_row == expected.sample_row));
-    REQUIRE((!event.has_token || event.token_id == expected.token_id));
-    REQUIRE(event.finished == expected.finished);
-    REQUIRE(event.group_finished == expected.group_finished);
-    REQUIRE((!event.finished || event.finish_reason == expected.finish_reason));
-  }
-
   void check_plan(const SchedulerOutput& plan) const {
     const SchedulerOutput& expected = slow.plan;
     REQUIRE(plan.scheduled == expected.scheduled);
@@ -316,13 +333,8 @@ class World {
     REQUIRE(plan.num_results == expected.num_results);
     REQUIRE(plan.num_tokens <= scheduler.config().max_num_batched_tokens);
     REQUIRE((scheduler.config().max_num_rows == 0 || plan.num_rows <= scheduler.config().max_num_rows));
-    std::vector<BlockCopy> copies;
-    for (const BlockCopy& copy : plan.copies) {
-      for (std::int32_t i = 0; i < copy.num_blocks; ++i) {
-        copies.push_back({copy.kind, copy.source + i, copy.destination + i, 1});
-      }
-    }
-    REQUIRE(copies == expected.copies);
+    REQUIRE(one_by_one(plan.copies) == expected.copies);
+    REQUIRE(plan.cached == expected.cached);
     REQUIRE(plan.ended.size() == expected.ended.size());
     for (std::size_t i = 0; i < plan.ended.size(); ++i) {
       check_event(plan.ended[i], expected.ended[i]);
@@ -338,8 +350,7 @@ class World {
     }
     scheduler.check_invariants();
     const SlowMemory& memory = slow.memory;
-    REQUIRE(std::ranges::equal(scheduler.kv_cache().device_pool().free_blocks(), memory.device));
-    REQUIRE(std::ranges::equal(scheduler.kv_cache().host_pool().free_blocks(), memory.host));
+    check_blocks(scheduler, memory);
     REQUIRE(scheduler.num_waiting() == std::ssize(slow.ids(GroupState::kWaiting)));
     REQUIRE(scheduler.num_running() == std::ssize(slow.ids(GroupState::kRunning)));
     REQUIRE(scheduler.num_swapped() == std::ssize(slow.ids(GroupState::kSwapped)));
@@ -348,30 +359,6 @@ class World {
     for (const auto& [id, expected] : memory.groups) {
       check_group(scheduler.group(id), expected);
     }
-  }
-
-  static void check_group(const SequenceGroup& group, const SlowGroup& expected) {
-    REQUIRE(group.state == expected.state);
-    REQUIRE(group.num_preemptions == expected.num_preemptions);
-    REQUIRE(group.num_sequences() == expected.size());
-    std::size_t index = 0;
-    for (const auto& [id, branch] : expected.branches) {
-      const Sequence& sequence = *group.sequences[index++];
-      REQUIRE(sequence.id() == id);
-      REQUIRE(sequence.branch() == branch.branch);
-      REQUIRE(sequence.num_prompt_tokens() == branch.prompt);
-      REQUIRE(std::ranges::equal(sequence.token_ids(), branch.tokens));
-      REQUIRE(sequence.num_computed_tokens() == branch.computed);
-      REQUIRE(branch.prompt - 1 - sequence.num_scored() == std::ssize(branch.unscored));
-      REQUIRE(std::ranges::equal(sequence.table().blocks(), branch.blocks));
-      REQUIRE((sequence.rebuild().from != nullptr) == branch.waits_for.has_value());
-      if (branch.waits_for) {
-        REQUIRE(sequence.rebuild().from->id() == branch.waits_for);
-        REQUIRE(sequence.rebuild().num_tokens == branch.common);
-      }
-    }
-    // Rebuilding its tree, a group never needs more blocks than it held.
-    REQUIRE((expected.size() == 1 || expected.decodes() || std::ssize(expected.held()) <= expected.rebuild_limit));
   }
 
   BatchBuilder builder_;

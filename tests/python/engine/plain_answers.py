@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.fakes import ToyTokenizer
+from engine.fakes import ToyTokenizer, toy_engine
 
 from fastpaged import _core
+from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
@@ -59,6 +60,13 @@ class EagerStream:
 
     def copy(self) -> EagerStream:
         return self
+
+
+def eager_engine(**engine_args: Any) -> LLMEngine:
+    """The toy engine with that tokenizer's text."""
+    engine = toy_engine(**engine_args)
+    engine.tokenizer.text_stream = EagerTokenizer().text_stream  # type: ignore[method-assign]
+    return engine
 
 
 class EndedSequences:

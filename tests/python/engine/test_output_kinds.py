@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from engine.fakes import EOS, POISON, ToyTokenizer, toy_engine, toy_greedy
-from engine.plain_answers import EagerTokenizer, EndedSequences, Events, answered, check_outputs, cut, first_stop
+from engine.plain_answers import (
+    EagerTokenizer,
+    EndedSequences,
+    Events,
+    answered,
+    check_outputs,
+    cut,
+    eager_engine,
+    first_stop,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,12 +97,6 @@ def test_a_stop_string_that_ends_with_the_last_token_allowed_is_a_stop() -> None
 
 
 # ---- in the engine
-
-
-def eager_engine(**engine_args: Any) -> LLMEngine:
-    engine = toy_engine(**engine_args)
-    engine.tokenizer.text_stream = EagerTokenizer().text_stream  # type: ignore[assignment]
-    return engine
 
 
 def toy_stop(prompt: list[int], start: int, length: int, max_tokens: int = 12) -> str:

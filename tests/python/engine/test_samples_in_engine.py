@@ -97,6 +97,7 @@ def test_a_seed_is_drawn_once_for_all_of_them() -> None:
         seen.append([answer.seed for request_id in ("first", "second") for answer in outputs[request_id][-1].outputs])
     assert seen[0] == seen[1] != seen[2]
     assert len(set(seen[0])) == 5
+    assert all(0 <= shown < 2**53 for shown in seen[0] if shown is not None), "JSON brings it back unchanged"
 
 
 def test_the_best_are_those_of_the_highest_cumulative_logprob() -> None:
@@ -107,7 +108,9 @@ def test_the_best_are_those_of_the_highest_cumulative_logprob() -> None:
     outputs = finish(engine)
     everything = outputs["all"][-1].outputs
     assert all(answer.cumulative_logprob is not None for answer in everything)
-    ranked = sorted(everything, key=lambda answer: (-(answer.cumulative_logprob or 0), answer.index))[:2]
+    assert "error" in {answer.finish_reason for answer in everything}, "one came upon a NaN, and is no good"
+    whole = [answer for answer in everything if answer.finish_reason != "error"]
+    ranked = sorted(whole, key=lambda answer: -(answer.cumulative_logprob or 0.0))[:2]
     (best,) = outputs["best"]
     assert best.outputs == [replace(answer, index=rank) for rank, answer in enumerate(ranked)]
     (unasked,) = outputs["unasked"]
