@@ -43,7 +43,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   if (!policy.chunked_prefill) {
     config.max_num_batched_tokens += config.max_model_len;
   }
-  config.prefix_caching = random.once_in(2);
+  config.prefix_caching = !random.once_in(3);
   config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
   config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
@@ -52,7 +52,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
 // Few tokens, and mostly those of one of two texts, up to somewhere: many prompts begin alike.
 inline std::vector<TokenId> random_prompt(Random& random, std::int32_t length) {
   const std::int32_t text = random.between(0, 2);
-  const std::int32_t alike = text == 2 ? 0 : random.once_in(3) ? length : random.between(0, length);
+  const std::int32_t alike = text == 2 ? 0 : random.once_in(2) ? length : random.between(0, length);
   std::vector<TokenId> prompt;
   for (std::int32_t i = 0; i < length; ++i) {
     prompt.push_back(i < alike ? (i * i / 3 + text) % 4 : random.between(0, 3));
@@ -79,11 +79,11 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
   if (random.once_in(2)) {
     request.stop.stop_token_ids = {random.between(25, 49), random.between(0, 24)};
   }
-  request.sampling.seed = id;
+  request.sampling.seed = static_cast<std::uint64_t>(random.between(1, 3));  // who speaks alike shares answers too
   request.num_samples = random_num_samples(random, config);
   request.cache_root = random_root(random);
   request.skip_prefix_cache = random.once_in(10);
-  if (random.once_in(3)) {
+  if (random.once_in(4)) {
     request.sampling.num_prompt_logprobs = 0;
   }
   return request;

@@ -112,7 +112,7 @@ class SlowBooks {
     for (const SlowBranch& branch : group.branches | std::views::values) {
       const std::int64_t tokens = std::ssize(branch.tokens);
       lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
-                                  : std::ssize(memory.lacking(branch, tokens - branch.computed));
+                                  : std::ssize(memory.lacking(group, branch, tokens - branch.computed));
     }
     return lacking;
   }

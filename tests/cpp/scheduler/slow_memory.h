@@ -112,10 +112,12 @@ class SlowMemory {
   }
 
   // Entries of the branch's table that must be new before these tokens can be written: absent, or another's too.
-  [[nodiscard]] std::vector<std::int64_t> lacking(const SlowBranch& branch, std::int64_t tokens) const {
+  [[nodiscard]] std::vector<std::int64_t> lacking(const SlowGroup& group, const SlowBranch& branch,
+                                                  std::int64_t tokens) const {
+    const bool on_host = group.state == GroupState::kSwapped;
     std::vector<std::int64_t> lacking;
     for (std::int64_t i = branch.computed / block_size_; i < blocks_for(branch.computed + tokens); ++i) {
-      if (i >= std::ssize(branch.blocks) || holders(branch.blocks[i]) > 1) {
+      if (i >= std::ssize(branch.blocks) || holders(branch.blocks[i], on_host) > 1) {
         lacking.push_back(i);
       }
     }

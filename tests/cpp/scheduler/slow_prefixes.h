@@ -31,7 +31,9 @@ class SlowPrefixes {
 
   std::vector<CachedText> entries;
 
-  [[nodiscard]] bool contains(BlockId block) const { return std::ranges::count(entries, block, &CachedText::block) > 0; }
+  [[nodiscard]] bool contains(BlockId block) const {
+    return std::ranges::count(entries, block, &CachedText::block) > 0;
+  }
 
   [[nodiscard]] std::optional<BlockId> find(const std::string& root, const std::vector<TokenId>& text) const {
     const auto same = [&](const CachedText& entry) { return entry.root == root && entry.text == text; };

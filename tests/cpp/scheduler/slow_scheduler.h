@@ -170,7 +170,8 @@ class SlowScheduler : public SlowSharing {
   // False: the branch has ended for it, or its group had to go itself.
   bool make_room(GroupId id, SequenceId branch, std::int64_t tokens) {
     while (true) {
-      const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id).branches.at(branch), tokens);
+      const std::vector<std::int64_t> lacking =
+          memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
         const std::size_t copies = memory.copies.size();
         memory.fill(groups().at(id).branches.at(branch), lacking);

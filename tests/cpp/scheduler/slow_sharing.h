@@ -1,12 +1,15 @@
 // What requests share in the slow scheduler: blocks of which the tokens are known, found by others and kept by pins.
 //
 // One thing is not predicted: which block is copied where several go on equally long as a prompt does. There the real
-// plan is asked, and must have copied one of them.
+// plan is asked, and must have copied one of them, or had no other block free than the one that it would have copied.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <vector>
@@ -188,9 +191,7 @@ class SlowSharing : public SlowBooks {
 
   // If a block is free for it beside the one that is copied.
   void copy_beginning(GroupId id, SlowBranch& branch, const SlowMatch& match) {
-    const std::size_t place = memory.copies.size();
-    const bool told = place < real_copies.size() && std::ranges::count(match.beginnings, real_copies[place].source) > 0;
-    const BlockId source = told ? real_copies[place].source : match.beginnings.front();
+    const BlockId source = copied_of(match.beginnings);
     const bool was_free = std::erase(memory.device, source) > 0;
     if (!memory.device.empty()) {
       branch.blocks.push_back(memory.take_device());
@@ -202,6 +203,22 @@ class SlowSharing : public SlowBooks {
     if (was_free) {
       memory.device.push_back(source);
     }
+  }
+
+  [[nodiscard]] BlockId copied_of(const std::vector<BlockId>& beginnings) const {
+    const auto others = [&](BlockId block) {
+      std::deque<BlockId> free = memory.device;
+      std::erase(free, block);
+      return free;
+    };
+    const std::size_t place = memory.copies.size();
+    const auto was_copied = [&](BlockId block) {
+      return place < real_copies.size() && real_copies[place].source == block && !others(block).empty() &&
+             real_copies[place].destination == others(block).front();
+    };
+    const auto copied = std::ranges::find_if(beginnings, was_copied);
+    const auto alone = std::ranges::find_if(beginnings, [&](BlockId block) { return others(block).empty(); });
+    return copied != beginnings.end() ? *copied : alone != beginnings.end() ? *alone : beginnings.front();
   }
 
   // Whether anything was new: a block that is cached from now on, or one that was cached already in another place, and
