@@ -106,25 +106,28 @@ def replay(
     num_blocks = sum(len(request.block_ids) for request in trace)
     stats = scheduler.stats
     seconds = time.perf_counter() - begin
-    return Replayed(num_pool_blocks, num_blocks, num_found, stats.num_blocks_evicted, num_steps, seconds)
+    return Replayed(num_pool_blocks, num_blocks, num_found, stats.num_cached_blocks_evicted, num_steps, seconds)
 
 
 def pool_sizes(trace: Sequence[TraceRequest]) -> list[int]:
-    """Blocks: from what the longest request needs, by twos, to where nothing has to leave, which comes first."""
+    """Blocks: room for everything at once first; then from what the longest request needs to that, each the half more
+    of the one before it."""
     smallest = max(map(blocks_of, trace)) + _SPARE_BLOCKS
     largest = sum(map(blocks_of, trace)) + _SPARE_BLOCKS
     sizes, size = [largest], smallest
     while size < largest:
         sizes.append(size)
-        size *= 2
+        size += size // 2
     return sizes
 
 
 def curve(name: str, trace: Sequence[TraceRequest], in_flight: int) -> list[Replayed]:
-    """The whole of one trace, with a progress line."""
+    """The whole of one trace, with a progress line: pools up to the first that nothing has to leave."""
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
     runs = []
     for size in pool_sizes(trace):
+        if len(runs) > 1 and runs[-1].num_evicted == 0:
+            break
         phase = f"{name}, pool of {size} blocks"
         runs.append(replay(trace, size, in_flight, None if bar is None else lambda a, b, p=phase: bar(p, a, b)))
         if bar is not None:

@@ -11,6 +11,7 @@ void Load::add(GroupId id, std::int32_t num_prompt_tokens, std::int32_t max_toke
   NewRequest request;
   request.id = id;
   request.prompt_token_ids.assign(num_prompt_tokens, 7);
+  request.prompt_token_ids.front() = static_cast<TokenId>(id);  // no two share a block
   request.stop = {max_tokens, {2}};
   scheduler_.add(std::move(request));
 }

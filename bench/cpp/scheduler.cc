@@ -29,6 +29,7 @@ std::unique_ptr<Load> steady_decode(std::int32_t num_sequences, std::int32_t con
   const std::int32_t longest = context + kStepsPerLoad;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = true;  // as the engine has it
   config.num_blocks = num_sequences * blocks_for(longest) * 11 / 10;
   config.max_num_seqs = num_sequences;
   config.max_num_batched_tokens = num_sequences * longest;  // one step for all prompts
@@ -82,6 +83,7 @@ std::unique_ptr<Load> full_pool(PreemptionMode mode) {
   constexpr std::int32_t kEndsTogether = 4;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = true;  // as the engine has it
   config.num_blocks = kNumRequests * blocks_for(kContext - kStepsPerLoad / 2) + kNumRequests / kBlockSize;
   config.num_host_blocks = mode == PreemptionMode::kSwap ? config.num_blocks : 0;
   config.max_num_seqs = kNumRequests;
@@ -146,6 +148,7 @@ void return_together(benchmark::State& state, PreemptionMode mode) {
   constexpr std::int32_t kNumSteps = 64;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = true;  // as the engine has it
   config.num_blocks = blocks_for(kLongPrompt) + kNumShort * blocks_for(kShortPrompt);
   config.num_host_blocks = mode == PreemptionMode::kSwap ? config.num_blocks : 0;
   config.max_num_seqs = kNumShort + 1;

@@ -28,13 +28,12 @@ namespace {
 SamplerOutput sample_array(DeviceSampler& sampler, const py::object& logits, std::span<const SampleRequest> requests,
                            std::optional<std::int64_t> num_rows) {
   const TensorArg logits_arg(logits, "logits", DType::kFloat32);
-  const std::int64_t given = logits_arg.view().rank == 2 ? logits_arg.view().shape[0] : 0;
-  require(given == num_rows.value_or(given), [&] {
-    return "logits must have one row for each to be sampled, got " + std::to_string(given) + " for " +
-           std::to_string(num_rows.value_or(given));
+  const TensorView& view = logits_arg.view();
+  require(!num_rows || view.rank != 2 || view.shape[0] == *num_rows, [&] {
+    return "logits must have " + std::to_string(*num_rows) + " rows, got " + std::to_string(view.shape[0]);
   });
   const py::gil_scoped_release release;
-  return sampler.sample(logits_arg.view(), requests);
+  return sampler.sample(view, requests);
 }
 
 SamplerOutput sample_batch(DeviceSampler& sampler, const py::object& logits, const BatchHandle& batch) {

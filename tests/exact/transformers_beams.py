@@ -1,8 +1,8 @@
 """Beams as transformers finds them, in float32: what run_beams.py holds fastpaged's against.
 
 Half of the prompts are questions that the model answers and ends by itself; the other half is prose, where a full stop
-ends a beam too: so hypotheses finish all along the way, with one token that ends them and with two. Answers take minutes, so
-they are kept in a folder, and found again by what they depend on.
+ends a beam too: so hypotheses finish all along the way, with one token that ends them and with two. Answers are kept in
+a folder, and found again by what they depend on.
 """
 
 from __future__ import annotations

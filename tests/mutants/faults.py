@@ -140,8 +140,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="scored again: what a preempted prompt's logprobs are is forgotten with its blocks",
         file="scheduler/sequence.cc",
-        good="  num_computed_tokens_ = 0;\n  table_ = std::move(empty);\n",
-        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  table_ = std::move(empty);\n",
+        good="  num_computed_tokens_ = 0;\n  published_ = {};\n  table_ = std::move(empty);\n",
+        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  published_ = {};\n  table_ = std::move(empty);\n",
     ),
     Fault(
         name="scored late: a chunk that begins within what is scored has its rows at its beginning",

@@ -131,6 +131,7 @@ def test_enqueue_takes_neither_adapters_nor_priorities(llm: LLM) -> None:
 
 
 def test_outputs_have_the_attributes_people_read(llm: LLM) -> None:
+    llm.reset_prefix_cache()
     (output,) = llm.generate("the cat", GREEDY)
     assert (output.num_cached_tokens, output.lora_request, output.kv_transfer_params) == (0, None, None)
     assert (output.encoder_prompt, output.encoder_prompt_token_ids) == (None, None)

@@ -32,9 +32,10 @@
 //   2. running groups and pins hold device blocks, swapped groups host blocks, waiting ones none; every block's
 //      reference count is the number of tables that hold it;
 //   3. between steps each sequence has an uncomputed token and is below its limits.
-// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence. If no
-// preemption is forced and every plan is updated, all are done after a bounded number of steps; sums are over all
-// branches there ever were, output being the max_tokens of each:
+// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence, unless
+// all there is are results of beam searches that finish() has ended. If no preemption is forced and every plan is
+// updated, all are done after a bounded number of steps; sums are over all branches there ever were, output being the
+// max_tokens of each:
 //   one line (the default): running groups are older than all others, so the oldest group is never preempted, and each
 //     step computes a token of it, or a branch's output token, or ends a branch: at most sum(prompt + 2 * output + 1);
 //   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
@@ -173,6 +174,7 @@ class Scheduler {
   [[nodiscard]] PrefixMatch match_of(const SequenceGroup& group, const Sequence& sequence) const;
   [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t spare);
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
+  [[nodiscard]] std::span<const TokenId> block_at(const Sequence& sequence, std::int32_t first_token) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new

@@ -57,6 +57,7 @@ void Scheduler::take_candidates(const PlannedSequence& planned, const SampledRow
 
 void Scheduler::grow_beams(SequenceGroup& group, const SampledRows& results, std::vector<SequenceEvent>& events) {
   std::vector<BeamSearch::Row> rows;
+  rows.reserve(beam_rows_.size());
   for (const std::int32_t row : beam_rows_) {
     const std::int32_t begin = results.top_offsets[row];
     const std::int32_t size = results.top_offsets[row + 1] - begin;
@@ -64,6 +65,7 @@ void Scheduler::grow_beams(SequenceGroup& group, const SampledRows& results, std
   }
   const BeamSearch::Step step = group.beams->grow(rows, group.stop.stop_token_ids, next_sequence_id_);
   std::vector<SequenceId> parents;
+  parents.reserve(group.sequences.size());
   for (const auto& sequence : group.sequences) {
     parents.push_back(sequence->id());
   }

@@ -118,7 +118,7 @@ class LLMEngine:
         self._pins = PinnedPrefixes(
             self.scheduler,
             self._admission,
-            self.get_tokenizer,
+            tokenizer,
             self._exclusive,
             block_size=config.block_size,
             max_blocks=max_pinned_blocks,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from fastpaged import param_checks as check
 from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
+from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError, StepFailedError
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.tokenizer.chat_messages import ChatMessage
@@ -76,13 +77,13 @@ class PinnedPrefixes:
         self,
         scheduler: _core.Scheduler,
         admission: Admission,
-        tokenizer: Callable[[], Tokenizer],
+        tokenizer: Tokenizer,
         exclusive: Exclusive,
         *,
         block_size: int,
         max_blocks: int | None,
     ) -> None:
-        """tokenizer: for conversations. max_blocks: of all pins together; None: there is no prefix cache."""
+        """max_blocks: of all pins together; None: there is no prefix cache."""
         self._scheduler = scheduler
         self._admission = admission
         self._tokenizer = tokenizer
@@ -168,8 +169,10 @@ class PinnedPrefixes:
 
     def _token_ids(self, prefix: Prefix) -> list[int]:
         if isinstance(prefix, (list, tuple)) and prefix and all(isinstance(item, Mapping) for item in prefix):
+            if isinstance(self._tokenizer, NoTokenizer):
+                raise InvalidRequestError("messages need a tokenizer, and there is none with skip_tokenizer_init=True")
             messages = cast("Sequence[ChatMessage]", prefix)
-            return self._admission.tokens(chat_prompt(self._tokenizer(), messages, add_generation_prompt=False))
+            return self._admission.tokens(chat_prompt(self._tokenizer, messages, add_generation_prompt=False))
         if not isinstance(prefix, (str, list, tuple)):
             raise InvalidRequestError(f"expected a string, token ids or messages, got {type(prefix).__name__}")
         return self._admission.tokens(cast("str | list[int]", prefix))

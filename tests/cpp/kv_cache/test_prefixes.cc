@@ -240,6 +240,29 @@ TEST_CASE("a branch that writes into a cached block which another one holds copi
   CHECK(num_found(kv_cache, text.tokens) == 4);
 }
 
+TEST_CASE("a block whose beginning is evicted cannot be found any more, though somebody holds it") {
+  KVCacheManager kv_cache = caching(4, 2);
+  Text first(kv_cache, 1, count_from(10, 2));
+  first.compute(kv_cache);
+  Text second(kv_cache, 2, count_from(10, 4));
+  REQUIRE(kv_cache.reserve(second.table, 0, 4));
+  Text branch(kv_cache, 3, second.tokens);
+  branch.table = second.table.fork(3, 2);
+  second.publish(kv_cache, 4);
+  CHECK(ids(second.table) == std::vector<BlockId>{0, 2});
+  CHECK(ids(branch.table) == std::vector<BlockId>{1, 2});  // not published yet: a beginning of its own
+  first.table.clear();
+  second.table.clear();
+  BlockTable other = kv_cache.make_table(4);
+  REQUIRE(kv_cache.reserve(other, 0, 4));
+  kv_cache.check_invariants();
+  CHECK(kv_cache.num_evicted_blocks() == 1);
+  CHECK(kv_cache.prefix_cache().num_cached() == 0);
+  branch.publish(kv_cache, 4);
+  CHECK(ids(branch.table) == std::vector<BlockId>{1, 2});
+  CHECK(num_found(kv_cache, branch.tokens) == 4);
+}
+
 TEST_CASE("a match from before something was forgotten is not taken") {
   KVCacheManager kv_cache = caching(3, 2);
   const Tokens tokens = count_from(10, 4);

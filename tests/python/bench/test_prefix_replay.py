@@ -63,6 +63,11 @@ def test_without_evictions_the_scheduler_finds_what_an_ideal_cache_has(in_flight
 
 def test_pools_go_from_the_longest_request_to_all_of_them() -> None:
     trace = [request(1, 2, 3), request(*range(10, 22)), request(9)]
-    largest, *smaller = prefix_replay.pool_sizes(trace)
-    assert largest == 4 + 13 + 2 + 2
-    assert smaller == [15]
+    assert prefix_replay.pool_sizes(trace) == [4 + 13 + 2 + 2, 15]
+    assert prefix_replay.pool_sizes(trace * 2) == [2 * 19 + 2, 15, 22, 33]
+
+
+def test_a_curve_ends_with_the_first_pool_that_nothing_has_to_leave() -> None:
+    runs = prefix_replay.curve("made up", generated_trace()[:200], in_flight=4)
+    assert runs[0].num_evicted == 0
+    assert [run.num_evicted > 0 for run in runs[1:]] == [True] * (len(runs) - 2) + [False]

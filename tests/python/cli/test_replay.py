@@ -121,7 +121,9 @@ def test_a_replay_that_is_interrupted_leaves_no_clerk_behind() -> None:
 
 
 def test_blocks_of_requests_that_end_in_their_first_step_are_seen() -> None:
-    run = replay(toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65, 66, 67, 68, 69], 1)] * 8)
+    run = replay(
+        toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65 + i, 66, 67, 68, 69], 1) for i in range(8)]
+    )
     assert (run.num_steps, run.max_num_running, run.max_blocks_in_use) == (1, 8, 16)
 
 

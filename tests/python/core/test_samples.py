@@ -188,5 +188,5 @@ def test_requests_of_no_batch_may_share_a_row_and_number_their_samples() -> None
         sampler.sample_rows(logits, params[:1], [3], rows=[2])
     with pytest.raises(ValueError, match="rows must have one entry per params, got 1 for 2"):
         sampler.sample_rows(logits, params[:2], [3] * 2, rows=[1])
-    with pytest.raises(ValueError, match="logits must have one row for each to be sampled, got 2 for 1"):
+    with pytest.raises(ValueError, match="logits must have 1 rows, got 2"):
         sampler.sample_rows(logits, params[:1], [3])

@@ -97,6 +97,7 @@ def test_a_seed_is_drawn_once_for_all_of_them() -> None:
         seen.append([answer.seed for request_id in ("first", "second") for answer in outputs[request_id][-1].outputs])
     assert seen[0] == seen[1] != seen[2]
     assert len(set(seen[0])) == 5
+    assert all(0 <= shown < 2**53 for shown in seen[0] if shown is not None), "JSON brings it back unchanged"
 
 
 def test_the_best_are_those_of_the_highest_cumulative_logprob() -> None:
