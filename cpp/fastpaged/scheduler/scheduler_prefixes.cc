@@ -86,7 +86,8 @@ bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
       const ScheduledSequence& what = planned.what;
       return planned.sequence != nullptr && what.first_token >= begin &&
              what.first_token < begin + config_.block_size &&
-             what.first_token + what.num_tokens >= begin + config_.block_size && completes_prompt(planned) &&
+             what.first_token + what.num_tokens >= begin + config_.block_size &&
+             planned.first_id == sequence.token_ids()[what.first_token] && completes_prompt(planned) &&
              (found.empty() || planned.sequence->table().blocks()[found.size() - 1] == found.back()) &&
              std::ranges::equal(block_at(*planned.sequence, begin), wanted) &&
              planned.group->cache_root == group.cache_root && planned.sequence->publishes();
