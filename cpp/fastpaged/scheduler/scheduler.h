@@ -20,7 +20,8 @@
 //
 // With prefix_caching, full blocks stay findable after their request, as long as nobody needs the room, and a group
 // that comes in takes what it finds: the longest beginning that was computed before, under its cache_root, less its
-// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed.
+// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed, but
+// not where a row failed: what the sequence then holds may be wrong, and is forgotten as far as nobody else holds it.
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
 // it.
 //

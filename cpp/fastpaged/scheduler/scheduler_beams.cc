@@ -44,6 +44,10 @@ void Scheduler::take_candidates(const PlannedSequence& planned, const SampledRow
     event.finish_reason = FinishReason::kError;
   }
   if (failed) {
+    for (const auto& beam : group.sequences) {  // the last one has what they shared to itself
+      kv_cache_.forget_own(beam->table());
+      beam->table().clear();
+    }
     remove(group);
     beam_rows_.clear();
   } else if (planned.what.samples) {

@@ -230,6 +230,22 @@ TEST_CASE("a row that is not ok fails the whole search, and no other") {
   CHECK(scheduler.group(2).num_sequences() == 2);
 }
 
+TEST_CASE("of a search that fails nothing is found in the prefix cache") {
+  SchedulerConfig config = roomy();
+  config.prefix_caching = true;
+  Scheduler scheduler(config);
+  scheduler.add(beams(1, 2, 9, 9));
+  grow(scheduler, {kThree});
+  CHECK(scheduler.kv_cache().prefix_cache().num_cached() == 2);
+  ToyAnswer answer;
+  answer.tokens = {{0, true}, {0, false}};
+  answer.top_offsets = {0, 0, 0};
+  scheduler.update(scheduler.schedule(), answer.rows());
+  scheduler.check_invariants();
+  CHECK(scheduler.kv_cache().prefix_cache().num_cached() == 0);
+  CHECK(num_held(scheduler) == 0);
+}
+
 TEST_CASE("a search without any continuation or hypothesis ends with an error; with one, that is its result") {
   for (const bool with_hypothesis : {false, true}) {
     Scheduler scheduler(roomy());
