@@ -301,6 +301,31 @@ TEST_CASE("after a reset nothing is found, and what was computed before it is ne
   CHECK(num_found(kv_cache, running.tokens) == 6);
 }
 
+TEST_CASE("what one table alone holds can be forgotten, and all that comes after it; what others hold stays") {
+  KVCacheManager kv_cache = caching(8, 2);
+  Text shared(kv_cache, 1, count_from(100, 2));
+  shared.compute(kv_cache);
+  {
+    Text longer(kv_cache, 2, count_from(100, 8));
+    longer.adopt(kv_cache);
+    longer.compute(kv_cache);
+    kv_cache.forget_own(shared.table);  // the longer one holds its block, too
+    CHECK(num_found(kv_cache, longer.tokens) == 8);
+  }
+  Text doubtful(kv_cache, 3, joined(count_from(100, 4), {7, 7}));
+  CHECK(doubtful.adopt(kv_cache) == 4);
+  const std::vector<BlockId> free = kv_cache.device_pool().cached_free_blocks();
+  REQUIRE(free.size() == 2);
+  kv_cache.forget_own(doubtful.table);
+  kv_cache.check_invariants();
+  CHECK(num_found(kv_cache, count_from(100, 8)) == 2);
+  CHECK(doubtful.table.size() == 2);
+  const std::vector<BlockId> empty = kv_cache.device_pool().free_blocks();
+  CHECK(std::vector(empty.begin(), empty.begin() + 2) == free);
+  kv_cache.forget_own(doubtful.table);  // nothing is left to forget
+  CHECK(num_found(kv_cache, count_from(100, 8)) == 2);
+}
+
 TEST_CASE("what was swapped out stays findable, and what comes back is published anew, or becomes one with it") {
   KVCacheManager kv_cache = caching(6, 2, 4);
   Text text(kv_cache, 1, count_from(10, 5));
