@@ -39,7 +39,7 @@ void StepPlan::add(SequenceGroup& group, Sequence& sequence, std::int32_t num_to
                                   .num_scores = sequence.num_scores(num_tokens),
                                   .num_draws = samples ? group.num_draws() : 0};
   invariant(rows_beyond_its_own(what) <= spare_rows_, "StepPlan: over the row budget");
-  sequences_.push_back({what, &group, &sequence});
+  sequences_.push_back({what, &group, &sequence, sequence.token_ids()[what.first_token]});
   budget_ -= num_tokens;
   spare_rows_ -= rows_beyond_its_own(what);
   num_tokens_ += num_tokens;

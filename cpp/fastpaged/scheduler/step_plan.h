@@ -16,6 +16,7 @@ struct PlannedSequence {
   ScheduledSequence what;
   SequenceGroup* group = nullptr;  // both null once the sequence has gone
   Sequence* sequence = nullptr;
+  TokenId first_id = 0;  // the first of its tokens in this step
 };
 
 class StepPlan {

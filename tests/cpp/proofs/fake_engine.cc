@@ -31,7 +31,11 @@ void FakeEngine::abort(GroupId id) {
 
 void FakeEngine::finish(GroupId id, SequenceId branch) {
   REQUIRE(scheduler_.finish(id, branch));
-  requests_.erase(id, branch);
+  requests_.finish(id, branch);
+  const std::int32_t num_there = scheduler_.num_waiting() + scheduler_.num_running() + scheduler_.num_swapped();
+  if (requests_.contains(id) && num_there < std::ssize(requests_.all())) {
+    requests_.await_results(id);  // it was the last beam that could become better
+  }
   check();
 }
 
@@ -43,8 +47,8 @@ bool FakeEngine::may_fork(GroupId id) const {
   }
   const SequenceGroup& group = scheduler_.group(id);
   const PlainRequest& request = requests_.all().at(id);
-  return request.parted && scheduler_.plan().spent() && group.state == GroupState::kRunning && group.decodes() &&
-         num_running < scheduler_.config().max_num_seqs &&
+  return request.parted && !request.asked.sampling.beam && scheduler_.plan().spent() &&
+         group.state == GroupState::kRunning && group.decodes() && num_running < scheduler_.config().max_num_seqs &&
          group.num_sequences() < scheduler_.config().max_num_batched_tokens;
 }
 
@@ -103,9 +107,16 @@ SchedulerOutput FakeEngine::schedule() {
   rebuild_bound_.before_schedule(groups());
   SchedulerOutput plan = scheduler_.schedule();
   REQUIRE((!work || plan.num_tokens > 0 || !plan.ended.empty()));
-  hear(beyond_unreported(plan.ended), true);
+  hear(beyond_unreported(plan.ended), {}, true);
   for (const SequenceEvent& end : beyond_unreported(plan.ended)) {
     unreported_.emplace_back(end.group_id, end.sequence_id);
+  }
+  for (const GroupId id : groups()) {
+    for (const SequenceId branch : branches(id)) {
+      if (scheduler_.group(id).find(branch) == nullptr) {
+        requests_.lose_beam(id, branch);
+      }
+    }
   }
   rebuild_bound_.after_schedule(groups(), plan);
   count(plan);
@@ -178,7 +189,7 @@ void FakeEngine::write(const Batch& batch, std::int32_t row, const ScheduledSequ
   }
 }
 
-void FakeEngine::update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
+void FakeEngine::update(const SchedulerOutput& plan, const SampledRows& results) {
   for (const ScheduledSequence& scheduled : plan.scheduled) {
     if (!requests_.contains(scheduled.group_id, scheduled.sequence_id)) {
       continue;
@@ -189,8 +200,8 @@ void FakeEngine::update(const SchedulerOutput& plan, const std::vector<SampledTo
       most = std::max(most, i + 1);
     }
   }
-  const std::vector<SequenceEvent> events = scheduler_.update(plan, tokens);
-  hear(beyond_unreported(events), false);
+  const std::vector<SequenceEvent> events = scheduler_.update(plan, results);
+  hear(beyond_unreported(events), results, false);
   unreported_.clear();
   rebuild_bound_.after_update(groups());
   check();
@@ -206,14 +217,16 @@ std::span<const SequenceEvent> FakeEngine::beyond_unreported(std::span<const Seq
   return events.subspan(unreported_.size());
 }
 
-void FakeEngine::hear(std::span<const SequenceEvent> events, bool at_pool_end) {
+void FakeEngine::hear(std::span<const SequenceEvent> events, const SampledRows& results, bool while_planning) {
   for (const SequenceEvent& event : events) {
-    const bool scores_alone = !event.finished && !event.has_token;
-    REQUIRE((!scores_alone || event.num_scores > 0));
-    REQUIRE((scores_alone || event.has_token == (!at_pool_end && event.finish_reason != FinishReason::kError)));
-    counts_.pool_ends += at_pool_end ? 1 : 0;
+    if (event.kind == EventKind::kSample) {
+      const bool scores_alone = !event.finished && !event.has_token;
+      REQUIRE((!scores_alone || event.num_scores > 0));
+      REQUIRE((scores_alone || event.has_token == (!while_planning && event.finish_reason != FinishReason::kError)));
+    }
+    counts_.pool_ends += while_planning && event.kind != EventKind::kResult ? 1 : 0;
   }
-  requests_.hear(events);
+  requests_.hear(events, results);
 }
 
 bool FakeEngine::all_of_it_is_here(const SchedulerOutput& plan) const {
@@ -239,10 +252,12 @@ void FakeEngine::check() {
   for (const auto& [id, request] : requests_.all()) {
     const SequenceGroup& group = scheduler_.group(id);
     REQUIRE(group.num_sequences() == std::ssize(request.branches));
+    std::int32_t last_rank = -1;
     for (const auto& sequence : group.sequences) {
       const PlainBranch& branch = request.branches.at(sequence->id());
       REQUIRE(std::ranges::equal(sequence->token_ids(), branch.tokens));
-      REQUIRE(sequence->branch() == branch.branch);
+      REQUIRE((request.asked.sampling.beam ? branch.branch > last_rank : branch.branch == sequence->branch()));
+      last_rank = branch.branch;
     }
   }
   const SchedulerStats& stats = scheduler_.stats();

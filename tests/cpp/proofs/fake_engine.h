@@ -41,7 +41,7 @@ class FakeEngine {
   void copy(std::span<const BlockCopy> copies) { kv_.copy(copies); }
   void spoil_free_blocks() { kv_.spoil_free_blocks(); }
   void compute(const SchedulerOutput& plan);
-  void update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens);
+  void update(const SchedulerOutput& plan, const SampledRows& results);
   [[nodiscard]] bool all_of_it_is_here(const SchedulerOutput& plan) const;  // nothing planned has been aborted since
 
   [[nodiscard]] const Scheduler& scheduler() const { return scheduler_; }
@@ -66,7 +66,7 @@ class FakeEngine {
   void write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
   void count(const SchedulerOutput& plan);
   [[nodiscard]] std::span<const SequenceEvent> beyond_unreported(std::span<const SequenceEvent> events) const;
-  void hear(std::span<const SequenceEvent> events, bool at_pool_end);
+  void hear(std::span<const SequenceEvent> events, const SampledRows& results, bool while_planning);
   void check();
   void check_history();
   void check_slot(const BlockPool& pool, BlockId block, const PlainBranch& branch, std::int32_t position);

@@ -4,9 +4,27 @@
 
 #include <algorithm>
 #include <ranges>
+#include <set>
 #include <utility>
 
 namespace fastpaged::test {
+
+namespace {
+
+// A beam and one of the candidates of its row.
+PlainBranch grown(PlainBranch beam, const SequenceEvent& event, const SampledRows& results, History root) {
+  const std::int32_t begin = results.top_offsets[event.sample_row];
+  const std::int32_t end = results.top_offsets[event.sample_row + 1];
+  const auto ids = results.top_ids.subspan(begin, end - begin);
+  const auto place = std::ranges::find(ids, event.token_id) - ids.begin();
+  REQUIRE(place < std::ssize(ids));
+  beam.score = beam.score.value_or(0.0) + static_cast<double>(results.top_logprobs[begin + place]);
+  beam.append(event.token_id, root);
+  beam.branch = event.branch;
+  return beam;
+}
+
+}  // namespace
 
 void PlainRequests::add(const NewRequest& request, SequenceId id) {
   PlainRequest& plain = requests_[request.id];
@@ -26,42 +44,70 @@ void PlainRequests::fork(GroupId group, SequenceId parent, SequenceId child) {
   REQUIRE(request.branches.emplace(child, std::move(branch)).second);
 }
 
-void PlainRequests::erase(GroupId group, SequenceId branch) {
-  REQUIRE(requests_.at(group).branches.erase(branch) == 1);
-  if (requests_.at(group).branches.empty()) {
+void PlainRequests::finish(GroupId group, SequenceId branch) {
+  PlainRequest& request = requests_.at(group);
+  if (request.asked.sampling.beam) {
+    request.hypotheses[branch] = request.branches.at(branch);
+    request.hypotheses[branch].score.reset();
+  }
+  REQUIRE(request.branches.erase(branch) == 1);
+  if (request.branches.empty() && !request.asked.sampling.beam) {
     erase(group);
   }
 }
 
-// Each event speaks of its parent as it was before all of them.
-void PlainRequests::hear(std::span<const SequenceEvent> events) {
+void PlainRequests::lose_beam(GroupId group, SequenceId beam) {
+  PlainRequest& request = requests_.at(group);
+  REQUIRE(request.asked.sampling.beam);
+  REQUIRE(std::cmp_greater_equal(request.hypotheses.size(), request.asked.sampling.beam->width));
+  REQUIRE(request.branches.erase(beam) == 1);
+}
+
+void PlainRequests::await_results(GroupId group) {
+  REQUIRE(awaiting_results_.insert(requests_.extract(group)).inserted);
+}
+
+void PlainRequests::clear() {
+  requests_.clear();
+  awaiting_results_.clear();
+}
+
+void PlainRequests::hear(std::span<const SequenceEvent> events, const SampledRows& results) {
   while (!events.empty()) {
     const GroupId group = events.front().group_id;
     const auto end = std::ranges::find_if(events, [&](const SequenceEvent& event) { return event.group_id != group; });
     const std::span<const SequenceEvent> own = events.first(end - events.begin());
     events = events.subspan(own.size());
-    REQUIRE(requests_.contains(group));
-    const std::map<SequenceId, PlainBranch> before = requests_.at(group).branches;
-    check_parting(own);
+    const bool awaits = awaiting_results_.contains(group);
+    PlainRequest& request = awaits ? awaiting_results_.at(group) : requests_.at(group);
+    const bool over = request.asked.sampling.beam ? hear_beams(request, own, results) : hear_samples(request, own);
     for (const SequenceEvent& event : own) {
-      REQUIRE(before.contains(event.parent_id));
-      hear_sample(event, before.at(event.parent_id));
+      REQUIRE(event.group_finished == (over && &event == &own.back()));
     }
-    for (const SequenceEvent& event : own) {
-      if (event.finished) {
-        erase(group, event.sequence_id);
-      }
-    }
-    const bool gone = !requests_.contains(group);
-    for (const SequenceEvent& event : own) {
-      REQUIRE(event.group_finished == (gone && &event == &own.back()));
+    if (over) {
+      (awaits ? awaiting_results_ : requests_).erase(group);
     }
   }
 }
 
+// Each event speaks of its parent as it was before all of them.
+bool PlainRequests::hear_samples(PlainRequest& request, std::span<const SequenceEvent> events) {
+  const std::map<SequenceId, PlainBranch> before = request.branches;
+  check_parting(request, events);
+  for (const SequenceEvent& event : events) {
+    REQUIRE(before.contains(event.parent_id));
+    hear_sample(request, event, before.at(event.parent_id));
+  }
+  for (const SequenceEvent& event : events) {
+    if (event.finished) {
+      REQUIRE(request.branches.erase(event.sequence_id) == 1);
+    }
+  }
+  return request.branches.empty();
+}
+
 // The first token: one for each of the samples.
-void PlainRequests::check_parting(std::span<const SequenceEvent> events) {
-  PlainRequest& request = requests_.at(events.front().group_id);
+void PlainRequests::check_parting(PlainRequest& request, std::span<const SequenceEvent> events) {
   const bool samples = events.front().has_token || events.front().finished;
   if (request.parted || !samples) {
     REQUIRE(std::ranges::all_of(events, [](const auto& event) { return event.sequence_id == event.parent_id; }));
@@ -80,8 +126,7 @@ void PlainRequests::check_parting(std::span<const SequenceEvent> events) {
   num_parted_ += drawn ? 1 : 0;
 }
 
-void PlainRequests::hear_sample(const SequenceEvent& event, const PlainBranch& past) {
-  PlainRequest& request = requests_.at(event.group_id);
+void PlainRequests::hear_sample(PlainRequest& request, const SequenceEvent& event, const PlainBranch& past) {
   const bool itself = event.sequence_id == event.parent_id;
   REQUIRE(event.kind == EventKind::kSample);
   REQUIRE((!itself || event.branch == past.branch));
@@ -92,6 +137,55 @@ void PlainRequests::hear_sample(const SequenceEvent& event, const PlainBranch& p
     now.append(event.token_id, request.root());
   }
   request.branches[event.sequence_id] = now;
+}
+
+// The live beams are those that are named, in order of rank; a search is over with its results, or an error.
+bool PlainRequests::hear_beams(PlainRequest& request, std::span<const SequenceEvent> events,
+                               const SampledRows& results) {
+  const std::map<SequenceId, PlainBranch> before = request.branches;
+  std::map<SequenceId, PlainBranch> live;
+  std::set<SequenceId> going_on;
+  std::int32_t rank = 0;
+  for (const SequenceEvent& event : events) {
+    switch (event.kind) {
+      case EventKind::kSample:
+        REQUIRE_FALSE(event.has_token);
+        REQUIRE((event.finished ? event.finish_reason == FinishReason::kError : event.num_scores > 0));
+        break;
+      case EventKind::kBeam: {
+        PlainBranch& beam = live[event.sequence_id];
+        beam = grown(before.at(event.parent_id), event, results, request.root());
+        REQUIRE(event.score == beam.score);
+        REQUIRE(std::cmp_equal(event.branch, live.size() - 1));
+        num_beams_forked_ += event.sequence_id != event.parent_id ? 1 : 0;
+        REQUIRE((event.sequence_id == event.parent_id) == going_on.insert(event.parent_id).second);
+        break;
+      }
+      case EventKind::kHypothesis: {
+        PlainBranch beam = before.at(event.parent_id);
+        if (event.has_token) {
+          beam = grown(beam, event, results, request.root());
+        } else {
+          REQUIRE(event.sequence_id == event.parent_id);
+          REQUIRE(request.branches.erase(event.sequence_id) == 1);
+        }
+        beam.score = event.score;
+        REQUIRE(request.hypotheses.emplace(event.sequence_id, beam).second);
+        break;
+      }
+      case EventKind::kResult:
+        REQUIRE(request.hypotheses.contains(event.sequence_id));
+        REQUIRE(event.score == request.hypotheses.at(event.sequence_id).score.value_or(event.score));
+        REQUIRE(event.branch == rank++);
+        ++num_results_;
+        break;
+    }
+  }
+  REQUIRE(std::cmp_less_equal(live.size(), request.asked.sampling.beam->width));
+  if (!live.empty()) {
+    request.branches = live;
+  }
+  return rank > 0 || (events.back().kind == EventKind::kSample && events.back().finished);
 }
 
 }  // namespace fastpaged::test

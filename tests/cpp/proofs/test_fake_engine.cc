@@ -1,6 +1,7 @@
 // Whatever happens to requests, no computed token is ever lost, mixed up, or read from where it is not.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "proof_scale.h"
 #include "proofs/fake_engine.h"
+#include "proofs/random_results.h"
 #include "random.h"
 #include "scheduler/random_requests.h"
 
@@ -23,6 +25,8 @@ struct Occurred {
   std::int64_t pool_ends = 0;
   std::int64_t forks = 0;
   std::int64_t parted = 0;
+  std::int64_t beams_forked = 0;
+  std::int64_t beam_results = 0;
   std::int64_t found_again = 0;
   std::int64_t cached_slots_checked = 0;
   std::int64_t pins_refused = 0;
@@ -41,6 +45,8 @@ struct Occurred {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
     parted += engine.requests().num_parted();
+    beams_forked += engine.requests().num_beams_forked();
+    beam_results += engine.requests().num_results();
     found_again += engine.counts().num_found_again;
     cached_slots_checked += engine.cache().num_slots_checked();
     pins_refused += engine.counts().num_refused_pins;
@@ -70,6 +76,20 @@ SchedulerConfig config_of_a_life(Random& random) {
   return config;
 }
 
+// One in four samples no token, but follows its likeliest continuations.
+NewRequest request_of_a_life(Random& random, GroupId id, const SchedulerConfig& config) {
+  NewRequest request = random_request(random, id, config);
+  if (random.once_in(4)) {
+    BeamParams& beam = request.sampling.beam.emplace();
+    request.num_samples = 1;
+    beam.width = random.between(1, std::min({config.max_num_seqs, config.max_num_batched_tokens, 4}));
+    beam.length_penalty = 0.5 * random.between(-1, 3);
+    beam.early_stopping = static_cast<EarlyStopping>(random.between(0, 2));
+    beam.num_candidates = beam.width * (1 + std::max(1, static_cast<std::int32_t>(request.stop.stop_token_ids.size())));
+  }
+  return request;
+}
+
 class Life {
  public:
   Life(Random& random, Occurred& occurred)
@@ -94,7 +114,7 @@ class Life {
       ++occurred_.resets;
       return engine_.reset();
     }
-    engine_.update(plan, sampled(plan, 40));
+    engine_.update(plan, RandomResults(random_, plan, engine_.requests(), 40).rows());
   }
 
   void quiet_step() {
@@ -102,7 +122,7 @@ class Life {
     const SchedulerOutput plan = engine_.schedule();
     engine_.copy(plan.copies);
     engine_.compute(plan);
-    engine_.update(plan, sampled(plan, 1000));
+    engine_.update(plan, RandomResults(random_, plan, engine_.requests(), 1000).rows());
   }
 
   [[nodiscard]] bool is_over() const { return !engine_.scheduler().has_unfinished(); }
@@ -117,7 +137,7 @@ class Life {
     keep_prefixes();
     std::vector<GroupId> groups = engine_.groups();
     if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
-      engine_.add(random_request(random_, next_id_++, engine_.scheduler().config()));
+      engine_.add(request_of_a_life(random_, next_id_++, engine_.scheduler().config()));
     }
     maybe_end_somebody();
     for (const GroupId id : engine_.groups()) {
@@ -186,16 +206,6 @@ class Life {
     }
   }
 
-  // Few tokens, so that branches and requests say the same.
-  std::vector<SampledToken> sampled(const SchedulerOutput& plan, std::int32_t one_fails_in) {
-    std::vector<SampledToken> tokens;
-    for (std::int32_t i = 0; i < plan.num_results; ++i) {
-      const TokenId token = random_.once_in(3) ? random_.between(0, 49) : random_.between(0, 1);
-      tokens.push_back({token, !random_.once_in(one_fails_in)});
-    }
-    return tokens;
-  }
-
   Random& random_;
   Occurred& occurred_;
   FakeEngine engine_;
@@ -214,6 +224,8 @@ void print(const Occurred& occurred) {
               number(stats.num_blocks_swapped_out), number(stats.num_blocks_swapped_in));
   std::printf("%lld blocks copied on write, %lld tokens recomputed\n", number(stats.num_blocks_copied_on_write),
               number(stats.num_tokens_recomputed));
+  std::printf("fake engine: %lld requests parted into samples, %lld beams forked, %lld results of beams\n",
+              number(occurred.parted), number(occurred.beams_forked), number(occurred.beam_results));
   std::printf(
       "fake engine: %lld requests found %lld tokens cached, %lld partial blocks; %lld blocks evicted, %lld pins ",
       number(occurred.found_again), number(stats.num_prefix_tokens_found), number(stats.num_partial_prefix_blocks),
@@ -245,6 +257,8 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
   const SchedulerStats& stats = occurred.stats;
   for (const std::int64_t times : {occurred.forks,
                                    occurred.parted,
+                                   occurred.beams_forked,
+                                   occurred.beam_results,
                                    occurred.found_again,
                                    occurred.pins_refused,
                                    occurred.cache_resets,
