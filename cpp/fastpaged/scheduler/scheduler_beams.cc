@@ -142,7 +142,7 @@ bool Scheduler::finish_beam(SequenceGroup& group, Sequence& sequence, FinishReas
     event.finish_reason = reason;
   }
   if (group.beams->over()) {
-    if (planning) {
+    if (planning) {  // siblings may be planned already
       plan_.take_out(group);
     }
     end_beam_search(group, ended_);

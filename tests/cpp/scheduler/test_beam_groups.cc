@@ -313,7 +313,6 @@ TEST_CASE("beams are those of a slow search of their own, whatever runs, preempt
     Random random(static_cast<std::uint32_t>(seed));
     SchedulerConfig config = random_config(random, random_policy(random));
     config.num_blocks += random.between(0, 20);
-    config.prefix_caching = random.once_in(2);
     BeamWorld world(config, random.once_in(3), random.once_in(2) ? random.between(5, 30) : 0);
     GroupId next_id = 0;
     for (int operation = 0; operation < 60; ++operation) {
