@@ -174,7 +174,6 @@ class Scheduler {
   [[nodiscard]] PrefixMatch match_of(const SequenceGroup& group, const Sequence& sequence) const;
   [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t spare);
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
-  [[nodiscard]] std::span<const TokenId> block_at(const Sequence& sequence, std::int32_t first_token) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new

@@ -75,33 +75,29 @@ bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
   }
   for (std::size_t i = 0; i < group.sequences.size(); ++i) {
     const Sequence& sequence = *group.sequences[i];
-    const std::span<const BlockId> found = found_.matches[i].blocks;
-    const auto begin = static_cast<std::int32_t>(std::ssize(found)) * config_.block_size;
-    if (sequence.rebuild().from != nullptr || begin + config_.block_size > most_adopted(sequence)) {
+    const std::int64_t begin = std::ssize(found_.matches[i].blocks) * config_.block_size;
+    const std::int64_t end = begin + config_.block_size;
+    if (sequence.rebuild().from != nullptr || end > most_adopted(sequence)) {
       continue;
     }
-    const std::span<const TokenId> wanted = block_at(sequence, begin);
-    // It begins in that block, so that it has those before it already: one in common, and all of them are.
     const auto computes_it = [&](const PlannedSequence& planned) {
       const ScheduledSequence& what = planned.what;
-      return planned.sequence != nullptr && what.first_token >= begin &&
-             what.first_token < begin + config_.block_size &&
-             what.first_token + what.num_tokens >= begin + config_.block_size &&
-             planned.first_id == sequence.token_ids()[what.first_token] && completes_prompt(planned) &&
-             (found.empty() || planned.sequence->table().blocks()[found.size() - 1] == found.back()) &&
-             std::ranges::equal(block_at(*planned.sequence, begin), wanted) &&
-             planned.group->cache_root == group.cache_root && planned.sequence->publishes();
+      if (planned.sequence == nullptr || what.first_token >= end || what.first_token + what.num_tokens < end ||
+          planned.first_id != sequence.token_ids()[what.first_token] || !completes_prompt(planned) ||
+          !planned.sequence->publishes() || planned.group->cache_root != group.cache_root) {
+        return false;
+      }
+      const auto front = static_cast<std::size_t>(begin);  // compared last: mostly it is the end that differs
+      const auto wanted = sequence.token_ids().first(static_cast<std::size_t>(end));
+      const auto computed = planned.sequence->token_ids().first(wanted.size());
+      return std::ranges::equal(computed.subspan(front), wanted.subspan(front)) &&
+             std::ranges::equal(computed.first(front), wanted.first(front));
     };
     if (std::ranges::any_of(plan_.sequences(), computes_it)) {
       return true;
     }
   }
   return false;
-}
-
-std::span<const TokenId> Scheduler::block_at(const Sequence& sequence, std::int32_t first_token) const {
-  return sequence.token_ids().subspan(static_cast<std::size_t>(first_token),
-                                      static_cast<std::size_t>(config_.block_size));
 }
 
 // Takes over what look_up() found. REQUIRES: no block was allocated since.

@@ -155,7 +155,7 @@ cdef class OutputProcessor:
                 branch.add_logprobs(token_logprobs([event.token_id], result.scores(event.sample_row, 1)))
             if reason != "stop" or branch.shows_stop:
                 stopped = branch.push_text(event.token_id)
-            branch.due = branch.is_at_interval()
+            branch.due = not state.final_only and branch.is_at_interval()
         if reason is not None:
             stopped = branch.end_text()
         if stopped and reason != "error":

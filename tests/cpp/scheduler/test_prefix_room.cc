@@ -87,6 +87,19 @@ TEST_CASE("nobody waits for a prefix that is not going to be found whole, or not
   CHECK(second_rows(first, scored) == 9);
 }
 
+TEST_CASE("a prefix is waited for as well when it is computed from before what is found already") {
+  Scheduler scheduler(caching());
+  warm(scheduler, 1, counting(100, 5));
+  NewRequest whole = text(2, counting(100, 12), 9);
+  whole.skip_prefix_cache = true;
+  scheduler.add(std::move(whole));
+  scheduler.add(text(3, counting(100, 10), 9));
+  const SchedulerOutput plan = scheduler.schedule();
+  CHECK(rows(plan) == Rows{{2, 0, 12}});
+  answer(scheduler, plan);
+  CHECK(scheduler.schedule().cached == Cached{{3, 9}});
+}
+
 TEST_CASE("nobody waits for the next block of an answer, nor for a prompt that goes on after this step") {
   SchedulerConfig config = caching();
   config.policy.long_prefill_token_threshold = 4;
