@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
@@ -207,11 +209,16 @@ def test_more_answers_than_a_step_has_room_for_are_refused_and_nothing_is_left()
 @pytest.mark.parametrize("kind", [CUMULATIVE, DELTA])
 def test_a_reader_who_comes_late_misses_nothing_of_any_branch(kind: RequestOutputKind) -> None:
     async def read() -> list[RequestOutput]:
-        engine = AsyncLLMEngine.with_engine(toy_engine())
+        toy = toy_engine()
+        one_is_read = threading.Event()
+        steps = itertools.count()
+        toy.on_planned = lambda: None if next(steps) == 0 else assert_set_in_time(one_is_read)
+        engine = AsyncLLMEngine.with_engine(toy)
         outputs: list[RequestOutput] = []
         async for output in engine.generate([65, 66], replace(PARAMS, output_kind=kind)):
             outputs.append(output)
             if len(outputs) == 1:
+                one_is_read.set()
                 await held_up(engine)
         await engine.aclose()
         return outputs
@@ -219,6 +226,10 @@ def test_a_reader_who_comes_late_misses_nothing_of_any_branch(kind: RequestOutpu
     outputs = asyncio.run(read())
     assert len(outputs) == 2, "the second has all that came meanwhile"
     check_against_singles([65, 66], replace(PARAMS, output_kind=kind), outputs)
+
+
+def assert_set_in_time(event: threading.Event) -> None:
+    assert event.wait(timeout=60)
 
 
 async def held_up(engine: AsyncLLMEngine) -> None:
