@@ -90,7 +90,7 @@ def test_fewer_than_all_beams_may_be_shown(tiny_llama: Path, capsys: pytest.Capt
         (["--n", "3", "--beam-width", "2"], "error: --beam-width must be an integer from --n = 3 to 16384, got 2"),
         (["--beam-width", "2", "--best-of", "3"], "--best-of must not be given with --beam-width"),
         (["--beam-width", "2", "--temperature", "1", "--top-k", "5"], "--top-k must not be given with --beam-width"),
-        (["--beam-width", "2", "--top-p", "0.5"], "--top-p must not be given with --beam-width: a search draws nothing"),
+        (["--beam-width", "2", "--top-p", "0.5"], "--top-p must not be given with --beam-width: a search"),
         (["--beam-width", "2", "--min-p", "0.5"], "--min-p must not be given with --beam-width"),
         (["--length-penalty", "2"], "--length-penalty must not be given without --beam-width"),
         (["--early-stopping", "yes"], "--early-stopping must not be given without --beam-width"),
