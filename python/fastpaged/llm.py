@@ -189,8 +189,9 @@ class LLM(SaysWhyAbsent):
         ttl: seconds until it is unpinned by itself, from now; None: never.
         cache_salt: of the prompts that begin with it, if they have one.
 
-        InvalidRequestError if there is nothing to pin, or no room left in pinned_prefix_budget. Pins never keep a
-        request that fits from running: they give up blocks rather, and see PinnedPrefix.resident.
+        InvalidRequestError if there is nothing to pin, or no room left in pinned_prefix_budget. Pins take room as
+        running requests do, but never keep one that fits the pool from running: when it runs alone and needs their
+        blocks, they give them up, and PinnedPrefix.resident is False.
         """
         pins = self._open_engine().pins
         pin = pins.prepare(prefix, ttl, cache_salt)
