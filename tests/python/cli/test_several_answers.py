@@ -81,17 +81,19 @@ def test_fewer_than_all_beams_may_be_shown(tiny_llama: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--n", "0"], "n must be an integer from 1 to 16384, got 0"),
+        (["--n", "0"], "error: --n must be an integer from 1 to 16384, got 0"),
+        (["--best-of", "0"], "error: --best-of must be an integer from 1 to 16384, got 0"),
+        (["--beam-width", "0"], "error: --beam-width must be an integer from 1 to 16384, got 0"),
+        (["--beam-width", "0", "--n", "0"], "error: --n must be an integer from 1 to 16384, got 0"),
         (["--n", "2", "--temperature", "0"], "n must be 1 when the temperature is 0"),
-        (["--n", "3", "--best-of", "2"], "best_of must be None, or an integer from n = 3"),
-        (["--beam-width", "2", "--n", "3"], "best_of must be None, or an integer from n = 3"),
+        (["--n", "3", "--best-of", "2"], "error: --best-of must be an integer from --n = 3 to 16384, got 2"),
+        (["--n", "3", "--beam-width", "2"], "error: --beam-width must be an integer from --n = 3 to 16384, got 2"),
         (["--beam-width", "2", "--best-of", "3"], "--best-of must not be given with --beam-width"),
-        (
-            ["--beam-width", "2", "--temperature", "1", "--top-k", "5"],
-            "top_k must be 0 with use_beam_search, which draws nothing, got 5",
-        ),
-        (["--length-penalty", "2"], "length_penalty must be 1.0 without use_beam_search, got 2.0"),
-        (["--early-stopping", "yes"], "early_stopping must be False without use_beam_search, got True"),
+        (["--beam-width", "2", "--temperature", "1", "--top-k", "5"], "--top-k must not be given with --beam-width"),
+        (["--beam-width", "2", "--top-p", "0.5"], "--top-p must not be given with --beam-width: a search"),
+        (["--beam-width", "2", "--min-p", "0.5"], "--min-p must not be given with --beam-width"),
+        (["--length-penalty", "2"], "--length-penalty must not be given without --beam-width"),
+        (["--early-stopping", "yes"], "--early-stopping must not be given without --beam-width"),
         (["--n", "9"], "n must be at most 8"),
     ],
 )
