@@ -49,7 +49,10 @@ def test_of_the_best_of_several_one_is_shown_like_any_answer(
     everything = answers(capsys, tiny_llama, "--n", "4", "--seed", "5", "--logprobs", "0")
     best = max(everything, key=lambda answer: answer["cumulative_logprob"])
     assert main(generate(tiny_llama, "--best-of", "4", "--seed", "5")) == 0
-    assert capsys.readouterr().out == best["text"] + "\n"
+    captured = capsys.readouterr()
+    assert captured.out == best["text"] + "\n"
+    num_tokens = sum(len(answer["token_ids"]) for answer in everything)
+    assert captured.err.startswith(f"[{num_tokens} tokens of 4 answers, 1 shown ({best['finish_reason']})")
 
 
 def test_beams_stand_under_their_scores_and_each_has_its_table(
@@ -75,7 +78,9 @@ def test_fewer_than_all_beams_may_be_shown(tiny_llama: Path, capsys: pytest.Capt
     assert len(every) == 4
     assert answers(capsys, tiny_llama, "--beam-width", "4", "--n", "1") == every[:1]
     assert main(generate(tiny_llama, "--beam-width", "4", "--n", "1")) == 0
-    assert capsys.readouterr().out == every[0]["text"] + "\n", "a single answer needs no line above it"
+    captured = capsys.readouterr()
+    assert captured.out == every[0]["text"] + "\n", "a single answer needs no line above it"
+    assert " tokens of 4 beams, 1 shown (" in captured.err
 
 
 @pytest.mark.parametrize(
