@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/bool_arg.h"
 #include "bindings/handles.h"
 #include "bindings/int_arg.h"
 #include "bindings/tensor_arg.h"
@@ -72,7 +73,8 @@ EarlyStopping early_stopping_arg(const py::object& early_stopping) {
 
 // None without a width.
 std::optional<BeamParams> make_beam_params(const py::object& beam_width, double length_penalty,
-                                           const py::object& early_stopping, const py::object& num_candidates) {
+                                           const py::object& early_stopping, const py::object& num_candidates,
+                                           const py::object& has_stop_strings) {
   if (beam_width.is_none()) {
     return std::nullopt;
   }
@@ -81,6 +83,7 @@ std::optional<BeamParams> make_beam_params(const py::object& beam_width, double 
   beam.length_penalty = length_penalty;
   beam.early_stopping = early_stopping_arg(early_stopping);
   beam.num_candidates = int_arg<std::int32_t>(num_candidates, "num_candidates");
+  beam.has_stop_strings = bool_arg(has_stop_strings, "has_stop_strings");
   return beam;
 }
 
@@ -91,7 +94,7 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
                                     const py::object& end_token_ids, const py::object& bad_words,
                                     const py::object& num_prompt_logprobs, const py::object& beam_width,
                                     double length_penalty, const py::object& early_stopping,
-                                    const py::object& num_candidates) {
+                                    const py::object& num_candidates, const py::object& has_stop_strings) {
   SamplingParams params;
   params.temperature = temperature;
   params.top_p = top_p;
@@ -109,7 +112,7 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
   params.repetition_penalty = repetition_penalty;
   params.min_tokens = int_arg<std::int32_t>(min_tokens, "min_tokens", 0);
   params.rules = make_rules(logit_bias, allowed_token_ids, end_token_ids, bad_words);
-  params.beam = make_beam_params(beam_width, length_penalty, early_stopping, num_candidates);
+  params.beam = make_beam_params(beam_width, length_penalty, early_stopping, num_candidates, has_stop_strings);
   validate(params);
   return params;
 }
@@ -250,7 +253,8 @@ void bind_request(py::module_& m) {
            py::arg("logit_bias") = py::dict(), py::arg("allowed_token_ids") = py::none(),
            py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
            py::arg("num_prompt_logprobs") = py::none(), py::arg("beam_width") = py::none(),
-           py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0);
+           py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0,
+           py::arg("has_stop_strings") = false);
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)

@@ -177,6 +177,12 @@ void bind_scheduler(py::module_& m) {
           },
           py::arg("group_id"), py::arg("sequence_id"))
       .def(
+          "finish_beams",
+          [](Scheduler& s, const py::object& id, const std::vector<SequenceId>& sequence_ids) {
+            return s.finish_beams(int_arg<GroupId>(id, "group_id"), sequence_ids);
+          },
+          py::arg("group_id"), py::arg("sequence_ids"))
+      .def(
           "fork",
           [](Scheduler& s, const py::object& id, const py::object& sequence_id) {
             return s.fork(int_arg<GroupId>(id, "group_id"), int_arg<SequenceId>(sequence_id, "sequence_id"));

@@ -297,6 +297,9 @@ class Scheduler:
         """Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here."""
     def finish(self, group_id: int, sequence_id: int) -> bool:
         """Ends one branch the same way, and with the last one its request."""
+    def finish_beams(self, group_id: int, sequence_ids: Sequence[int]) -> bool:
+        """These live beams become hypotheses as they are; then it is asked whether their search is over. With
+        has_stop_strings due after each update() with live beams, if only with no id. False if none of them is here."""
     def fork(self, group_id: int, sequence_id: int) -> int:
         """A new branch that shares this one's blocks; its sequence id. Between update() and schedule(), of a request
         that runs, whose samples have parted, and that has one token left to compute in each branch."""

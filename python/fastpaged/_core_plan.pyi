@@ -85,11 +85,14 @@ class SamplingParams:
         length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False,
         num_candidates: int = 0,
+        has_stop_strings: bool = False,
     ) -> None:
         """end_token_ids may not come before min_tokens. bad_words: each as its tokens.
 
-        beam_width: the request's tokens are not sampled, its likeliest continuations are searched for. The next three
-            are of that search, and ignored without one. num_candidates: max(2, 1 + number of end tokens) x beam_width.
+        beam_width: the request's tokens are not sampled, its likeliest continuations are searched for. All that
+            follow are of that search, and ignored without one. num_candidates: max(2, 1 + number of end tokens) x
+            beam_width. has_stop_strings: Scheduler.finish_beams() says after each step which beams have stopped, and
+            only then is it asked whether the search is over.
         """
 
 class FinishReason:

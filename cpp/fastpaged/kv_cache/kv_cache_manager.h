@@ -73,6 +73,8 @@ class KVCacheManager {
   // nothing of what was computed before a reset. REQUIRES: the table, on the device, holds `tokens`' K and V.
   void publish(BlockTable& table, std::span<const TokenId> tokens, std::int32_t num_computed, std::string_view root,
                PublishedPrefix& published);
+  // What nobody but this table holds is no longer cached, nor is what was computed after it.
+  void forget_own(const BlockTable& table);
   // Nothing is cached any more, nor will be what is computed already. Who holds a block goes on holding it.
   void reset_prefix_cache();
 

@@ -136,6 +136,33 @@ void KVCacheManager::forget(BlockId block) {
   }
 }
 
+// Nobody holds a cached block without those before it: what comes after the first of its own is its own, or free. Free
+// blocks stay in the order in which they would be handed out, and come before all others.
+void KVCacheManager::forget_own(const BlockTable& table) {
+  const auto is_own = [&](BlockId block) { return device_.is_cached(block) && device_.ref_count(block) == 1; };
+  if (!prefix_caching_ || table.size() == 0) {
+    return;
+  }
+  check_tier(table, device_);
+  const auto first = std::ranges::find_if(table.blocks(), is_own);
+  if (first == table.blocks().end()) {
+    return;
+  }
+  const std::vector<BlockId> descendants = prefix_cache_.erase(*first);
+  device_.uncache(*first);
+  const std::vector<BlockId> free = device_.cached_free_blocks();
+  for (std::size_t i = free.size(); i-- > 0;) {
+    if (!prefix_cache_.holds(free[i])) {
+      device_.uncache(free[i]);
+    }
+  }
+  for (const BlockId descendant : descendants) {
+    if (device_.is_cached(descendant)) {
+      device_.uncache(descendant);
+    }
+  }
+}
+
 void KVCacheManager::reset_prefix_cache() {
   ++epoch_;
   const std::vector<BlockId> free = device_.cached_free_blocks();

@@ -39,6 +39,9 @@ struct BeamParams {
   // Best continuations of all beams that are looked at: max(2, 1 + number of end tokens) x width, so that enough are
   // left when some end. At least 2 x width.
   std::int32_t num_candidates = 0;
+  // Stop strings are looked for, outside, where the text is: after a step beams end there, too. Whether the search is
+  // over is asked when that is done (Scheduler::finish_beams), of all that ended in the step together.
+  bool has_stop_strings = false;
 };
 
 struct SamplingParams {

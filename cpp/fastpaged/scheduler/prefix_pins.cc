@@ -36,33 +36,34 @@ void PrefixPins::add(PinId id, std::vector<TokenId> token_ids, std::string root,
                           .table = std::move(table),
                           .last_use = ++num_uses_,
                           .num_blocks = num_blocks});
-  count_lacking();
+  lacking_ = find_lacking();
 }
 
 bool PrefixPins::erase(PinId id) {
   const bool erased = std::erase_if(pins_, [&](const Pin& pin) { return pin.id == id; }) > 0;
-  count_lacking();
+  lacking_ = find_lacking();
   return erased;
 }
 
 void PrefixPins::offer(const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids,
                        std::string_view root) {
-  if (num_lacking_ == 0) {
-    return;
-  }
-  for (Pin& pin : pins_) {
-    if (pin.lacks_blocks() && pin.root == root) {
-      take(pin, table, num_cached, token_ids);
+  bool taken = false;
+  for (const Lacking& lacking : lacking_) {
+    const std::size_t end = (static_cast<std::size_t>(lacking.num_held) + 1) * static_cast<std::size_t>(block_size_);
+    if (lacking.num_held < num_cached && token_ids[end - 1] == lacking.last_token && pins_[lacking.pin].root == root) {
+      taken = take(pins_[lacking.pin], table, num_cached, token_ids) || taken;
     }
   }
-  count_lacking();
+  if (taken) {
+    lacking_ = find_lacking();
+  }
 }
 
-void PrefixPins::take(Pin& pin, const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids) {
+bool PrefixPins::take(Pin& pin, const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids) {
   const std::int32_t held = pin.table.size();
   // Whoever holds a cached block holds those before it: one in common, and all before it are.
-  if (num_cached < held || (held > 0 && table.blocks()[held - 1] != pin.table.blocks().back())) {
-    return;
+  if (held > 0 && table.blocks()[held - 1] != pin.table.blocks().back()) {
+    return false;
   }
   const std::int32_t most = std::min(num_cached, pin.num_blocks);
   std::int32_t common = held;
@@ -71,10 +72,12 @@ void PrefixPins::take(Pin& pin, const BlockTable& table, std::int32_t num_cached
                             std::span(pin.token_ids).subspan(std::size_t{1} * common * block_size_, block_size_))) {
     ++common;
   }
-  if (common > held) {
-    pin.table = table.fork(pin.table.owner(), common);
-    pin.last_use = ++num_uses_;
+  if (common == held) {
+    return false;
   }
+  pin.table = table.fork(pin.table.owner(), common);
+  pin.last_use = ++num_uses_;
+  return true;
 }
 
 void PrefixPins::touch(std::span<const BlockId> blocks) {
@@ -98,7 +101,7 @@ bool PrefixPins::release_oldest() {
   }
   oldest->table.clear();
   ++num_releases_;
-  count_lacking();
+  lacking_ = find_lacking();
   return true;
 }
 
@@ -106,7 +109,7 @@ void PrefixPins::release_all() {
   for (Pin& pin : pins_) {
     pin.table.clear();
   }
-  count_lacking();
+  lacking_ = find_lacking();
 }
 
 std::vector<PinnedPrefix> PrefixPins::list() const {
@@ -127,8 +130,16 @@ std::vector<const BlockTable*> PrefixPins::tables() const {
   return tables;
 }
 
-void PrefixPins::count_lacking() {
-  num_lacking_ = std::ranges::count_if(pins_, &Pin::lacks_blocks);
+std::vector<PrefixPins::Lacking> PrefixPins::find_lacking() const {
+  std::vector<Lacking> lacking;
+  for (std::size_t i = 0; i < pins_.size(); ++i) {
+    if (pins_[i].lacks_blocks()) {
+      const std::int32_t held = pins_[i].table.size();
+      const std::size_t end = (static_cast<std::size_t>(held) + 1) * static_cast<std::size_t>(block_size_);
+      lacking.push_back({i, held, pins_[i].token_ids[end - 1]});
+    }
+  }
+  return lacking;
 }
 
 void PrefixPins::check_invariants() const {
@@ -140,7 +151,7 @@ void PrefixPins::check_invariants() const {
               "PrefixPins: pins a block that nobody can find");
   }
   invariant(num_blocks <= max_blocks_, "PrefixPins: over the budget");
-  invariant(num_lacking_ == std::ranges::count_if(pins_, &Pin::lacks_blocks), "PrefixPins: lost count of the lacking");
+  invariant(lacking_ == find_lacking(), "PrefixPins: lost count of the pins that lack blocks");
   invariant(std::ranges::adjacent_find(pins_, std::ranges::greater_equal{}, &Pin::id) == pins_.end(),
             "PrefixPins: not in order of id");
 }

@@ -2,9 +2,12 @@
 // the blocks through a table of its own, like a sequence; it may lack some or all of them, and takes them when
 // somebody has computed them.
 //
-// Pins have a budget, and rank below everything that runs: release_oldest() is for whoever would not fit otherwise.
+// Pins have a budget, and count as used as a request's blocks do: beside them a running request may be preempted, or
+// one in line wait, that would have had room without them. They give way, by release_oldest(), as soon as a request
+// that runs alone lacks room, or the first in line while nothing runs: so none that fits the pool is kept from running.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -41,7 +44,7 @@ class PrefixPins {
   [[nodiscard]] static SequenceId owner_of(PinId id) { return kFirstPinOwner + id; }
 
   // The first num_cached blocks of `table` are cached, under this root, and hold the first of these tokens: pins that
-  // lack some of them take them. Costs nothing while no pin lacks any.
+  // lack some of them take them. Costs nothing while no pin lacks any, and little for those that lack other blocks.
   void offer(const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids,
              std::string_view root);
   // These cached blocks are about to be used: so are the pins all of whose blocks are among them.
@@ -66,13 +69,21 @@ class PrefixPins {
 
     [[nodiscard]] bool lacks_blocks() const { return table.size() < num_blocks; }
   };
-  void take(Pin& pin, const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids);
-  void count_lacking();
+  // Of a pin that lacks blocks: enough to see, mostly, that what is offered is none of them.
+  struct Lacking {
+    std::size_t pin;        // index
+    std::int32_t num_held;  // so this is the index of the first block it lacks
+    TokenId last_token;     // of that block
+    bool operator==(const Lacking&) const = default;
+  };
+  // Whether it took any.
+  bool take(Pin& pin, const BlockTable& table, std::int32_t num_cached, std::span<const TokenId> token_ids);
+  [[nodiscard]] std::vector<Lacking> find_lacking() const;
 
   std::int32_t block_size_;
   std::int32_t max_blocks_;
   std::vector<Pin> pins_;  // in order of id
-  std::int64_t num_lacking_ = 0;
+  std::vector<Lacking> lacking_;
   std::int64_t num_uses_ = 0;
   std::int64_t num_releases_ = 0;
 };

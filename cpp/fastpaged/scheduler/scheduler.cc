@@ -137,10 +137,9 @@ bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
     return false;
   }
   if (found->second.beams != nullptr) {
-    finish_beam(found->second, *sequence, FinishReason::kStop);
-  } else {
-    remove_sequence(found->second, *sequence);
+    return finish_beams(id, std::span(&sequence_id, 1));
   }
+  remove_sequence(found->second, *sequence);
   return true;
 }
 

@@ -20,7 +20,8 @@
 //
 // With prefix_caching, full blocks stay findable after their request, as long as nobody needs the room, and a group
 // that comes in takes what it finds: the longest beginning that was computed before, under its cache_root, less its
-// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed.
+// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed, but
+// not where a row failed: what the sequence then holds may be wrong, and is forgotten as far as nobody else holds it.
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
 // it.
 //
@@ -33,7 +34,7 @@
 //      reference count is the number of tables that hold it;
 //   3. between steps each sequence has an uncomputed token and is below its limits.
 // Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence, unless
-// all there is are results of beam searches that finish() has ended. If no preemption is forced and every plan is
+// all there is are results of beam searches that finish_beams() has ended. If no preemption is forced and every plan is
 // updated, all are done after a bounded number of steps; sums are over all branches there ever were, output being the
 // max_tokens of each:
 //   one line (the default): running groups are older than all others, so the oldest group is never preempted, and each
@@ -98,9 +99,14 @@ class Scheduler {
   void add(NewRequest request);
   // Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here.
   bool abort(GroupId id);
-  // Ends one branch the same way, and with the last one its request. A beam becomes a hypothesis as it is, named by its
-  // own id; if that ends the search, the next update() has its results.
+  // Ends one branch the same way, and with the last one its request. Of a beam: finish_beams().
   bool finish(GroupId id, SequenceId sequence_id);
+  // These live beams become hypotheses as they are, named by their own ids; then it is asked whether the search is
+  // over. If so, the next update() has its results. Ids that are not (or no longer) here are passed over; false if none
+  // is. With BeamParams::has_stop_strings it is due after each update() that has live beams of the request, with no id
+  // if none has stopped: before that the search ends only if no live beam is left. The next step may be planned
+  // already.
+  bool finish_beams(GroupId id, std::span<const SequenceId> sequence_ids);
   // A new branch with the tokens of this one, sharing its blocks. Throws std::invalid_argument unless the sequence is
   // here, running, no beam, and has just its last token to compute; its request's samples have not parted yet; a plan
   // is out; or one more branch is beyond max_num_seqs or max_num_batched_tokens.
@@ -207,7 +213,7 @@ class Scheduler {
                        std::vector<SequenceEvent>& events);
   void grow_beams(SequenceGroup& group, const SampledRows& results, std::vector<SequenceEvent>& events);
   void move_beams(SequenceGroup& group, std::span<const BeamSearch::Continuation> live);
-  bool finish_beam(SequenceGroup& group, Sequence& sequence, FinishReason reason);  // true: the search is over with it
+  Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
   void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
 
   // scheduler_invariants.cc

@@ -11,6 +11,15 @@
 
 namespace fastpaged {
 
+namespace {
+
+std::int32_t rank_of(const SequenceGroup& group, const Sequence& sequence) {
+  const auto place = std::ranges::find_if(group.sequences, [&](const auto& beam) { return beam.get() == &sequence; });
+  return static_cast<std::int32_t>(place - group.sequences.begin());
+}
+
+}  // namespace
+
 void Scheduler::require_candidates(const SampledRows& results) const {
   if (results.top_offsets.size() == results.tokens.size() + 1) {
     return;
@@ -44,6 +53,10 @@ void Scheduler::take_candidates(const PlannedSequence& planned, const SampledRow
     event.finish_reason = FinishReason::kError;
   }
   if (failed) {
+    for (const auto& beam : group.sequences) {  // the last one has what they shared to itself
+      kv_cache_.forget_own(beam->table());
+      beam->table().clear();
+    }
     remove(group);
     beam_rows_.clear();
   } else if (planned.what.samples) {
@@ -86,7 +99,8 @@ void Scheduler::grow_beams(SequenceGroup& group, const SampledRows& results, std
     event.finished = true;
     event.finish_reason = hypothesis.reason;
   }
-  if (group.beams->over()) {
+  group.awaits_stops = group.sampling.beam->has_stop_strings;
+  if (group.search_is_over()) {
     end_beam_search(group, events);
     return;
   }
@@ -126,12 +140,38 @@ void Scheduler::move_beams(SequenceGroup& group, std::span<const BeamSearch::Con
   }
 }
 
-bool Scheduler::finish_beam(SequenceGroup& group, Sequence& sequence, FinishReason reason) {
-  const auto place = std::ranges::find_if(group.sequences, [&](const auto& beam) { return beam.get() == &sequence; });
-  const auto rank = static_cast<std::int32_t>(place - group.sequences.begin());
-  const std::optional<double> score = group.beams->finish(rank, sequence.id(), reason);
-  const bool planning = reason == FinishReason::kLength;
-  if (score && planning) {  // or else it is the outside that wants it
+bool Scheduler::finish_beams(GroupId id, std::span<const SequenceId> sequence_ids) {
+  const auto found = groups_.find(id);
+  if (found == groups_.end() || found->second.beams == nullptr) {
+    return false;
+  }
+  SequenceGroup& group = found->second;
+  bool finished = false;
+  for (const SequenceId sequence_id : sequence_ids) {
+    Sequence* sequence = group.find(sequence_id);
+    if (sequence == nullptr) {
+      continue;
+    }
+    finished = true;
+    group.beams->finish(rank_of(group, *sequence), sequence_id, FinishReason::kStop);
+    if (group.beams->num_live() > 0) {
+      remove_sequence(group, *sequence);
+    } else {
+      break;
+    }
+  }
+  group.awaits_stops = false;
+  if (group.search_is_over()) {
+    end_beam_search(group, ended_);
+  }
+  return finished;
+}
+
+// While planning: siblings may be planned already.
+Scheduler::Room Scheduler::end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence) {
+  const std::optional<double> score =
+      group.beams->finish(rank_of(group, sequence), sequence.id(), FinishReason::kLength);
+  if (score) {
     SequenceEvent& event = ended_.emplace_back();
     event.kind = EventKind::kHypothesis;
     event.group_id = group.id;
@@ -139,17 +179,15 @@ bool Scheduler::finish_beam(SequenceGroup& group, Sequence& sequence, FinishReas
     event.parent_id = sequence.id();
     event.score = *score;
     event.finished = true;
-    event.finish_reason = reason;
+    event.finish_reason = FinishReason::kLength;
   }
-  if (group.beams->over()) {
-    if (planning) {  // siblings may be planned already
-      plan_.take_out(group);
-    }
+  if (group.search_is_over()) {
+    plan_.take_out(group);
     end_beam_search(group, ended_);
-    return true;
+    return Room::kGroupGone;
   }
   remove_sequence(group, sequence);
-  return false;
+  return Room::kSequenceEnded;
 }
 
 // With results, best first; with an error if there is not one.

@@ -151,7 +151,7 @@ bool Scheduler::make_room_per_branch(SequenceGroup& group) {
 
 Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequence) {
   if (group.beams != nullptr) {
-    return finish_beam(group, sequence, FinishReason::kLength) ? Room::kGroupGone : Room::kSequenceEnded;
+    return end_beam_at_ceiling(group, sequence);
   }
   SequenceEvent& end = ended_.emplace_back();
   end.group_id = group.id;

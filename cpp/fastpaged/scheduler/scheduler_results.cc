@@ -36,7 +36,9 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
       continue;
     }
     stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
-    publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
+    if (std::ranges::all_of(results.tokens.subspan(first_result, num_results), &SampledToken::ok)) {
+      publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
+    }
     if (planned.group->num_sequences() > 1) {
       planned.group->take_over_from(*planned.sequence, kv_cache_);
     }
@@ -82,6 +84,9 @@ void Scheduler::take_results(const PlannedSequence& planned, std::span<const Sam
     sequence.append(own.front().token_id);
   }
   if (own.front().finished) {
+    if (!std::ranges::all_of(results, &SampledToken::ok)) {
+      kv_cache_.forget_own(sequence.table());
+    }
     own.back().group_finished = remove_sequence(group, sequence);  // so all have ended, these at once
   }
 }

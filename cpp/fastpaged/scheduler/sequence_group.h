@@ -43,11 +43,14 @@ struct SequenceGroup {
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::unique_ptr<BeamSearch> beams;                 // null: none
+  bool awaits_stops = false;  // its beams have grown, and the outside has not said yet which of them hold a stop string
   std::int64_t num_preemptions = 0;
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
   std::int32_t num_branches = 1;  // there ever were
 
+  // Of beams: the search is over, whatever the outside may still say.
+  [[nodiscard]] bool search_is_over() const { return beams->num_live() == 0 || (!awaits_stops && beams->over()); }
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
   [[nodiscard]] std::int64_t num_counted() const { return std::max<std::int64_t>(num_reserved, num_sequences()); }
   // Tokens that a sequence which samples draws from its row: several while the request's samples have not parted.

@@ -52,4 +52,5 @@ def _beams(request: EngineRequest) -> dict[str, Any]:
         "early_stopping": params.early_stopping,
         # So many of each beam's continuations that enough are left when those that end are taken away.
         "num_candidates": max(2, 1 + len(request.stop_token_ids)) * width,
+        "has_stop_strings": bool(params.stop),
     }

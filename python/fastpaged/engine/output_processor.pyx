@@ -182,10 +182,11 @@ cdef class OutputProcessor:
             num_tokens = sum([event.token_id is not None for event in happened])
             if num_tokens > 0:
                 state.note_tokens(num_tokens, now)
-            for sequence_id in state.beams.advance(happened, result):
-                self._scheduler.finish(group_id, sequence_id)
+            stopped = state.beams.advance(happened, result)
             if state.beams.is_over:
                 state.num_running = 0
+            elif state.request.params.stop:  # the scheduler waits for it, even if there is none
+                self._scheduler.finish_beams(group_id, stopped)
         except Exception:
             self._fail(group_id, state)
         if state.is_over():

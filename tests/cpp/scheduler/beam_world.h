@@ -1,6 +1,6 @@
 // BeamWorld: beam searches on a scheduler and a toy model, each held against the slow search of its own, step by step,
 // whatever runs beside it. It hears of them as the outside does, by events alone, and ends beams of which it does not
-// like the tokens, at once or when the next step is under way already.
+// like the tokens, at once or when the next step is under way already: one by one, or all of a step together.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -124,6 +124,7 @@ class BeamWorld {
   std::int64_t num_hypotheses = 0;
   std::int64_t num_ceilings = 0;
   std::int64_t num_stopped = 0;
+  std::int64_t num_together = 0;  // steps of a search in which several were
   std::int64_t num_copies = 0;
 
  private:
@@ -135,6 +136,9 @@ class BeamWorld {
     std::vector<Beam> live;  // in order of rank
     std::map<SequenceId, std::vector<TokenId>> hypotheses = {};
     std::vector<SequenceEvent> results = {};
+    bool awaits_stops = false;  // the slow search has grown, and the outside has not said yet which beams have stopped
+
+    [[nodiscard]] bool over() const { return slow.live.empty() || (!awaits_stops && slow.over()); }
 
     static bool live_ends_with_stop(const std::vector<TokenId>& tokens, std::int32_t once_in) {
       std::uint32_t hash = 7;
@@ -158,10 +162,11 @@ class BeamWorld {
   };
 
   void end_late_ones() {
+    end_together();
     for (const auto& [id, beam] : std::exchange(late_, {})) {
       const auto told = told_.find(id);
       const bool lives = told != told_.end() && std::ranges::count(told->second.live, beam, &Beam::first) > 0;
-      const bool here = lives && !told->second.slow.over();
+      const bool here = lives && !told->second.over();
       REQUIRE(scheduler.finish(id, beam) == here);
       scheduler.check_invariants();
       if (here) {
@@ -172,10 +177,33 @@ class BeamWorld {
     }
   }
 
+  // Those of searches that wait for it: all of a step.
+  void end_together() {
+    for (auto& [id, told] : told_) {
+      if (!told.awaits_stops || told.over()) {
+        continue;
+      }
+      std::vector<SequenceId> stopped;
+      for (const auto& [late, beam] : late_) {
+        if (late == id && std::ranges::count(told.live, beam, &Beam::first) > 0) {
+          stopped.push_back(beam);
+        }
+      }
+      std::erase_if(late_, [wanted = id](const auto& late) { return late.first == wanted; });
+      REQUIRE(scheduler.finish_beams(id, stopped) == !stopped.empty());
+      scheduler.check_invariants();
+      std::ranges::for_each(stopped, [&, &told = told](SequenceId beam) { told.finish(beam); });
+      num_stopped += std::ssize(stopped);
+      num_together += stopped.size() > 1 ? 1 : 0;
+      told.awaits_stops = false;
+      check_live(id, told);
+    }
+  }
+
   // Beams that have gone while planning had reached the end of the pool.
   void note_ceilings(const SchedulerOutput& plan) {
     for (auto& [id, told] : told_) {
-      if (told.slow.over()) {
+      if (told.over()) {
         continue;
       }
       std::vector<SequenceId> gone;
@@ -194,12 +222,12 @@ class BeamWorld {
       }
       if (num_live(id) > 0) {
         check_live(id, told);
-      } else if (!told.slow.over()) {
+      } else if (!told.over()) {
         // Beams that were no better than the hypotheses have ended unheard of, and without them there is nothing left
         // that could be.
         REQUIRE(std::ranges::any_of(told.slow.live, [&](const SlowBeam& beam) { return !told.slow.keeps(beam); }));
         told.slow.live.clear();
-        REQUIRE(told.slow.over());
+        REQUIRE(told.over());
       }
     }
   }
@@ -255,7 +283,7 @@ class BeamWorld {
         finished[event.sequence_id] = tokens;
       }
     }
-    if (grows || (!told.results.empty() && !told.slow.over())) {  // nothing that grew may have been good enough
+    if (grows || (!told.results.empty() && !told.over())) {  // nothing that grew may have been good enough
       grow_slowly(told);
       told.live = next;
     }
@@ -275,6 +303,7 @@ class BeamWorld {
       rows.push_back(toy_logprobs(context, kVocabSize, holes_));
     }
     told.slow.grow(rows);
+    told.awaits_stops = told.slow.params.has_stop_strings;
   }
 
   [[nodiscard]] std::int64_t num_live(GroupId id) const {
@@ -287,7 +316,7 @@ class BeamWorld {
 
   // What the outside has heard, the slow search and the scheduler agree on the live beams.
   void check_live(GroupId id, const Told& told) const {
-    if (told.slow.over()) {
+    if (told.over()) {
       REQUIRE(num_live(id) == 0);
       return;
     }
@@ -303,7 +332,7 @@ class BeamWorld {
   }
 
   void check_results(const Told& told) {
-    REQUIRE(told.slow.over());
+    REQUIRE(told.over());
     REQUIRE(told.results.size() == told.slow.finished.size());
     for (std::size_t rank = 0; rank < told.results.size(); ++rank) {
       const SequenceEvent& result = told.results[rank];

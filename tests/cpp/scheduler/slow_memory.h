@@ -160,6 +160,18 @@ class SlowMemory {
     }
   }
 
+  // What nobody but this branch holds is not to be found, nor what comes after it.
+  void forget_own(const SlowBranch& branch) {
+    const auto is_own = [&](BlockId block) { return cached.contains(block) && holders(block) == 1; };
+    const auto first = std::ranges::find_if(branch.blocks, is_own);
+    if (first == branch.blocks.end()) {
+      return;
+    }
+    const std::vector<BlockId> gone = cached.from(*first);
+    std::ranges::for_each(gone, [&](BlockId block) { cached.erase(block); });
+    std::ranges::stable_partition(device, [&](BlockId block) { return std::ranges::count(gone, block) > 0; });
+  }
+
   // A block with nothing in it. REQUIRES: one is free.
   BlockId take_device() {
     const BlockId block = take(device);

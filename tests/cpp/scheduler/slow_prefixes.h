@@ -45,14 +45,20 @@ class SlowPrefixes {
     std::erase_if(entries, [&](const CachedText& entry) { return entry.block == block; });
   }
 
-  // Whether another cached block comes after this one.
-  [[nodiscard]] bool goes_on(BlockId block) const {
-    const CachedText& before = *std::ranges::find(entries, block, &CachedText::block);
-    return std::ranges::any_of(entries, [&](const CachedText& entry) {
-      return entry.root == before.root && entry.text.size() > before.text.size() &&
-             common(entry.text, before.text) == std::ssize(before.text);
-    });
+  // This cached block, and those that come after it.
+  [[nodiscard]] std::vector<BlockId> from(BlockId block) const {
+    const CachedText& first = *std::ranges::find(entries, block, &CachedText::block);
+    std::vector<BlockId> blocks;
+    for (const CachedText& entry : entries) {
+      if (entry.root == first.root && common(entry.text, first.text) == std::ssize(first.text)) {
+        blocks.push_back(entry.block);
+      }
+    }
+    return blocks;
   }
+
+  // Whether another cached block comes after this one.
+  [[nodiscard]] bool goes_on(BlockId block) const { return from(block).size() > 1; }
 
   // Whole blocks as long as there are any within the first `most` tokens. Then the next one, if it is there and only
   // `most` is in the way; or else, of those that come after the same text, any of those that go on longest as these

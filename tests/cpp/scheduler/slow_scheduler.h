@@ -134,9 +134,12 @@ class SlowScheduler : public SlowSharing {
           stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
-        publish(group, planned.sequence_id);
+        const bool has_results = planned.num_scores + planned.num_draws > 0;
+        if (!has_results || !failed(results.at(planned.sequence_id))) {
+          publish(group, planned.sequence_id);
+        }
         memory.attach_children(group, planned.sequence_id);
-        if (planned.num_scores + planned.num_draws > 0) {
+        if (has_results) {
           hear(planned, first_result, results.at(planned.sequence_id), events);
         }
       }
@@ -146,6 +149,10 @@ class SlowScheduler : public SlowSharing {
   }
 
  private:
+  [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
+    return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
+  }
+
   void go_on(GroupId id) {
     const bool decodes = groups().at(id).decodes();
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
@@ -344,6 +351,9 @@ class SlowScheduler : public SlowSharing {
     }
     for (const SequenceId id : ended | std::views::reverse) {
       events.back().group_finished = group.size() == 1;
+      if (id == planned.sequence_id && failed(results)) {
+        memory.forget_own(group.branches.at(id));
+      }
       end(planned.group_id, id);
     }
   }

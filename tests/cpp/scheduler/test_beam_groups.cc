@@ -38,7 +38,8 @@ NewRequest random_beams(Random& random, GroupId id, const SchedulerConfig& confi
   wanted.sampling.beam = {.width = width,
                           .length_penalty = random.one_of(kPenalties),
                           .early_stopping = static_cast<EarlyStopping>(random.between(0, 2)),
-                          .num_candidates = std::max(2, 1 + num_ends) * width};
+                          .num_candidates = std::max(2, 1 + num_ends) * width,
+                          .has_stop_strings = random.once_in(2)};
   return wanted;
 }
 
@@ -207,6 +208,44 @@ TEST_CASE("a beam that is ended from outside is a hypothesis of its own name; if
   CHECK_FALSE(scheduler.has_unfinished());
 }
 
+TEST_CASE("beams that a stop string ends in one step are hypotheses together, even beside an end token that would do") {
+  for (const bool with_end_token : {false, true}) {
+    NewRequest wanted = beams(1, 2, 4, 9, {9});
+    wanted.sampling.beam->early_stopping = EarlyStopping::kYes;
+    wanted.sampling.beam->has_stop_strings = true;
+    Scheduler scheduler(roomy());
+    scheduler.add(wanted);
+    grow(scheduler, {{{9, -8.0F}, {1, -9.0F}, {2, -10.0F}}});  // a hypothesis that is worse than all to come
+    CHECK_FALSE(scheduler.finish_beams(1, {}));
+    grow(scheduler, {with_end_token ? Candidates{{9, -1.0F}, {1, -2.0F}} : Candidates{{1, -2.0F}}, {{2, -2.0F}}});
+    const std::vector<SequenceId> live = ids(scheduler, 1);
+    REQUIRE(live.size() == 2);
+    const SchedulerOutput plan = scheduler.schedule();  // the next step does not wait for them
+    CHECK(plan.num_samples == 2);
+    CHECK(scheduler.finish_beams(1, live));
+    scheduler.check_invariants();
+    CHECK_FALSE(scheduler.finish_beams(1, live));
+    const std::vector<SequenceEvent> events = grow(scheduler, plan, {{}, {}});
+    REQUIRE(events.size() == 2);
+    CHECK(events[0].score == (with_end_token ? -5.0 : -5.5));
+    CHECK(events[1].score == (with_end_token ? -5.5 : -6.0));
+    CHECK(events[1].sequence_id == live[with_end_token ? 0 : 1]);
+    CHECK_FALSE(scheduler.has_unfinished());
+  }
+}
+
+TEST_CASE("a search that waits for stop strings ends without them when no beam is left") {
+  NewRequest wanted = beams(1, 2, 4, 2);
+  wanted.sampling.beam->has_stop_strings = true;
+  Scheduler scheduler(roomy());
+  scheduler.add(wanted);
+  grow(scheduler, {kThree});
+  scheduler.finish_beams(1, {});
+  const std::vector<SequenceEvent> events = grow(scheduler, {kThree, kThree});  // the longest length
+  CHECK(events.back().group_finished);
+  CHECK_FALSE(scheduler.has_unfinished());
+}
+
 TEST_CASE("a row that is not ok fails the whole search, and no other") {
   Scheduler scheduler(roomy());
   scheduler.add(beams(1, 2, 4, 9));
@@ -228,6 +267,22 @@ TEST_CASE("a row that is not ok fails the whole search, and no other") {
   CHECK(events[1].group_id == 2);
   CHECK(events[1].kind == EventKind::kBeam);
   CHECK(scheduler.group(2).num_sequences() == 2);
+}
+
+TEST_CASE("of a search that fails nothing is found in the prefix cache") {
+  SchedulerConfig config = roomy();
+  config.prefix_caching = true;
+  Scheduler scheduler(config);
+  scheduler.add(beams(1, 2, 9, 9));
+  grow(scheduler, {kThree});
+  CHECK(scheduler.kv_cache().prefix_cache().num_cached() == 2);
+  ToyAnswer answer;
+  answer.tokens = {{0, true}, {0, false}};
+  answer.top_offsets = {0, 0, 0};
+  scheduler.update(scheduler.schedule(), answer.rows());
+  scheduler.check_invariants();
+  CHECK(scheduler.kv_cache().prefix_cache().num_cached() == 0);
+  CHECK(num_held(scheduler) == 0);
 }
 
 TEST_CASE("a search without any continuation or hypothesis ends with an error; with one, that is its result") {
@@ -305,6 +360,7 @@ TEST_CASE("the prompt's scores come before the first beams, in an event of their
 TEST_CASE("beams are those of a slow search of their own, whatever runs, preempts, is lost or ends beside them") {
   std::int64_t num_searches = 0;
   std::int64_t num_stopped = 0;
+  std::int64_t num_together = 0;
   std::int64_t num_ceilings = 0;
   std::int64_t num_copies = 0;
   std::int64_t num_preemptions = 0;
@@ -348,12 +404,14 @@ TEST_CASE("beams are those of a slow search of their own, whatever runs, preempt
     REQUIRE(world.scheduler.kv_cache().num_free_blocks() == config.num_blocks);
     num_searches += world.num_searches;
     num_stopped += world.num_stopped;
+    num_together += world.num_together;
     num_ceilings += world.num_ceilings;
     num_copies += world.num_copies;
     num_preemptions += world.scheduler.stats().num_preemptions;
   }
   CHECK(num_searches > 1000);
   CHECK(num_stopped > 300);
+  CHECK(num_together > 10);
   CHECK(num_ceilings > 100);
   CHECK(num_copies > 1000);
   CHECK(num_preemptions > 300);

@@ -178,6 +178,37 @@ TEST_CASE("a prompt that is scored in part takes no more than that part") {
   CHECK(plan.scheduled[0].num_scores == 7);
 }
 
+TEST_CASE("what a failed request computed, or had from others alone, is not found; what others hold or is pinned is") {
+  SchedulerConfig config = caching();
+  config.max_num_batched_tokens = 8;
+  Scheduler scheduler(config);
+  const auto fail = [&](GroupId id, std::int32_t length) {
+    scheduler.add(text(id, counting(100, length)));
+    for (SchedulerOutput plan = scheduler.schedule();; plan = scheduler.schedule()) {
+      std::vector<SampledToken> tokens(static_cast<std::size_t>(plan.num_results), SampledToken{1, false});
+      const std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
+      scheduler.check_invariants();
+      if (!events.empty()) {
+        CHECK(events[0].finish_reason == FinishReason::kError);
+        return;
+      }
+    }
+  };
+  const auto num_cached = [&] { return scheduler.kv_cache().prefix_cache().num_cached(); };
+  fail(1, 13);  // in two steps, of which the first published two blocks
+  CHECK(num_cached() == 0);
+  CHECK(scheduler.kv_cache().device_pool().free_blocks().size() == 100);
+  warm(scheduler, 2, counting(100, 21));
+  CHECK(num_cached() == 5);
+  REQUIRE(scheduler.pin(7, counting(100, 8)) == 2);
+  fail(3, 13);  // found three blocks: what comes after the third goes with it
+  CHECK(num_cached() == 2);
+  CHECK(scheduler.pins().at(0).num_held_blocks == 2);
+  CHECK(scheduler.unpin(7));
+  fail(4, 6);
+  CHECK(num_cached() == 0);
+}
+
 TEST_CASE("after a reset nothing is found, and what was computed before it never will be") {
   Scheduler scheduler(caching());
   warm(scheduler, 1, counting(100, 9));

@@ -97,6 +97,21 @@ TEST_CASE("a pin holds what its own text and root have, and no more") {
   CHECK(scheduler.pins() == Pins{{7, 8, 2, 1}, {8, 8, 2, 2}, {9, 8, 2, 2}});
 }
 
+TEST_CASE("a pin whose missing block ends like the one that is offered takes it only if it is that one") {
+  Scheduler scheduler(caching());
+  scheduler.pin(1, joined(counting(100, 7), {1}));
+  scheduler.pin(2, joined(counting(200, 3), {103}));
+  scheduler.pin(3, {7, 7, 7, 103});
+  warm(scheduler, 1, counting(100, 9));
+  CHECK(scheduler.pins() == Pins{{1, 8, 2, 1}, {2, 4, 1, 0}, {3, 4, 1, 0}});
+  warm(scheduler, 2, joined(counting(200, 3), {103, 5}));
+  warm(scheduler, 3, joined(counting(100, 7), {1, 5}));
+  CHECK(scheduler.pins() == Pins{{1, 8, 2, 2}, {2, 4, 1, 1}, {3, 4, 1, 0}});
+  CHECK(scheduler.unpin(2));
+  warm(scheduler, 4, {7, 7, 7, 103, 5});
+  CHECK(scheduler.pins() == Pins{{1, 8, 2, 2}, {3, 4, 1, 1}});
+}
+
 TEST_CASE("pins have a budget, and say what is wrong") {
   SchedulerConfig config = caching();
   config.max_pinned_blocks = 5;

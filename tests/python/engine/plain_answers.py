@@ -74,6 +74,7 @@ class EndedSequences:
 
     def __init__(self) -> None:
         self.ended: list[tuple[int, ...]] = []
+        self.num_answered = 0  # steps of beam searches of which it was told which beams had stopped
 
     def abort(self, group_id: int) -> bool:
         self.ended.append((group_id,))
@@ -82,6 +83,11 @@ class EndedSequences:
     def finish(self, group_id: int, sequence_id: int) -> bool:
         self.ended.append((group_id, sequence_id))
         return True
+
+    def finish_beams(self, group_id: int, sequence_ids: Sequence[int]) -> bool:
+        self.num_answered += 1
+        self.ended += [(group_id, sequence_id) for sequence_id in sequence_ids]
+        return bool(sequence_ids)
 
 
 @dataclass(frozen=True)

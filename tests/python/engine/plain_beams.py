@@ -51,8 +51,6 @@ def plain_beam_search(
         live = live[:width]
         finished = _best(finished, width)
         for output, total in [beam for beam in live if _has_stopped(beam[0], params)]:
-            if _is_over(live[0], finished, params):
-                break
             live.remove((output, total))
             finished = _best(
                 [*finished, PlainAnswer(output, total, _score(total, len(output), params), "string")], width

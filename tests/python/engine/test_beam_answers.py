@@ -198,6 +198,7 @@ def test_a_stop_string_finishes_the_live_beam_that_it_stands_in_and_no_other() -
             search.step(*happened, table=table)
             stopped = [i for i, beam in plain.live.items() if has_stopped(beam.tokens, params)]
             assert sorted(ended_[1] for ended_ in search.scheduler.ended) == sorted(stopped)
+            assert search.scheduler.num_answered == position + 1, "all of a step together, and even if there is none"
             search.scheduler.ended.clear()
             for sequence in stopped:
                 beam = plain.live.pop(sequence)

@@ -219,6 +219,27 @@ def test_a_stop_string_that_ends_the_last_live_beam_ends_the_search() -> None:
         assert (answer.token_ids, answer.finish_reason, answer.stop_reason) == ([first], "stop", chr(first))
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_beams_that_end_in_one_step_are_all_looked_at_before_the_search_is_over(overlaps: bool) -> None:
+    random_ = random.Random(3)
+    num_together = 0
+    for _ in range(60):
+        stop = [chr(letter) for letter in random_.sample(range(65, 91), 6)]
+        params = replace(
+            PARAMS, n=4, max_tokens=6, early_stopping=True, ignore_eos=False, stop=stop,
+            allowed_token_ids=[EOS, *range(65, 91)],
+        )  # fmt: skip
+        prompt = [random_.randrange(65, 91) for _ in range(4)]
+        engine = eager_engine(async_scheduling=overlaps)
+        engine.add_request("r", prompt, params)
+        (output,) = finish(engine)["r"]
+        plain = expected(prompt, params)
+        check(output.outputs, plain, params, (prompt, params))
+        lengths = [len(beam.output) for beam in plain if beam.reason == "string"]
+        num_together += len(lengths) > len(set(lengths))
+    assert num_together > 10
+
+
 @pytest.mark.parametrize("kind", list(RequestOutputKind))
 def test_a_reader_gets_one_output(kind: RequestOutputKind) -> None:
     async def read() -> list[RequestOutput]:
