@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from prefix_plot import plot
@@ -124,12 +125,12 @@ def pool_sizes(trace: Sequence[TraceRequest]) -> list[int]:
 def curve(name: str, trace: Sequence[TraceRequest], in_flight: int) -> list[Replayed]:
     """The whole of one trace, with a progress line: pools up to the first that nothing has to leave."""
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-    runs = []
+    runs: list[Replayed] = []
     for size in pool_sizes(trace):
         if len(runs) > 1 and runs[-1].num_evicted == 0:
             break
         phase = f"{name}, pool of {size} blocks"
-        runs.append(replay(trace, size, in_flight, None if bar is None else lambda a, b, p=phase: bar(p, a, b)))
+        runs.append(replay(trace, size, in_flight, None if bar is None else partial(bar, phase)))
         if bar is not None:
             bar.clear()
         print(f"{phase}: {runs[-1].hit_rate:.4f} found, {runs[-1].seconds:.1f} s", file=sys.stderr, flush=True)

@@ -17,11 +17,12 @@ class BeamSearchParams:
     """How wide to search for the likeliest answers, and when to stop.
 
     beam_width: answers that are followed at once, and the answers that come back, best first: 1 to 16,384, and at most
-        the engine's max_num_seqs.
+        the engine's max_num_seqs. Fewer come back where no more are possible, as with few allowed_token_ids.
     max_tokens: the most tokens of an answer; None is the rest of the model's context.
     temperature: divides the logits before the logprobs are taken; 0 and 1 change nothing.
     length_penalty, early_stopping: see SamplingParams.
     structured_outputs: None, for there are none yet.
+    detokenize: make text. Without it both texts of a BeamSearchSequence stay empty.
 
     The others are fields of SamplingParams with the same meaning; penalties, logit_bias and bans act on the logprobs.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
 from fastpaged.beam_search_params import BeamSearchParams
 from fastpaged.config import EngineArgs
+from fastpaged.engine.admission import checked_salt
 from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
@@ -117,7 +118,7 @@ class LLM(SaysWhyAbsent):
             "chat_template_kwargs": chat_template_kwargs,
         }
         prompts: list[Prompt] = []
-        salt = {} if cache_salt is None else {"cache_salt": cache_salt}
+        salt = {} if cache_salt is None else {"cache_salt": checked_salt("cache_salt", cache_salt)}
         conversations = _as_conversations(messages)
         for index, conversation in enumerate(conversations):
             try:
@@ -188,8 +189,9 @@ class LLM(SaysWhyAbsent):
         ttl: seconds until it is unpinned by itself, from now; None: never.
         cache_salt: of the prompts that begin with it, if they have one.
 
-        InvalidRequestError if there is nothing to pin, or no room left in pinned_prefix_budget. Pins never keep a
-        request that fits from running: they give up blocks rather, and see PinnedPrefix.resident.
+        InvalidRequestError if there is nothing to pin, or no room left in pinned_prefix_budget. Pins take room as
+        running requests do, but never keep one that fits the pool from running: when it runs alone and needs their
+        blocks, they give them up, and PinnedPrefix.resident is False.
         """
         pins = self._open_engine().pins
         pin = pins.prepare(prefix, ttl, cache_salt)
@@ -253,8 +255,10 @@ class LLM(SaysWhyAbsent):
         return self._engine
 
     def _prompt_text(self, output: RequestOutput, params: BeamSearchParams) -> str:
-        if not params.detokenize or output.prompt is not None:
-            return output.prompt or ""
+        if not params.detokenize:
+            return ""
+        if output.prompt is not None:
+            return output.prompt
         tokenizer = self.get_tokenizer()
         return tokenizer.decode(output.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
 

@@ -105,7 +105,8 @@ class RequestOutput:
 class BeamSearchSequence:
     """One answer of a beam search.
 
-    tokens, text: the prompt with the answer. output_token_ids, output_text: the answer alone.
+    tokens, text: the prompt with the answer. output_token_ids, output_text: the answer alone. Without detokenize both
+        texts are empty.
     cum_logprob: the sum of the logprobs of the answer's tokens. score: that / (number of them)^length_penalty.
     logprobs, finish_reason, stop_reason: as those of CompletionOutput.
     """

@@ -68,7 +68,8 @@ class SamplingParams:
     use_beam_search: search for the likeliest answers instead of sampling, with best_of beams (None: n), and keep the n
         best. There is one output, at the end. With temperature 0 or 1 the logprobs are the model's own, another
         temperature divides the logits first; penalties, logit_bias and bans act on the logprobs. Nothing is drawn, so
-        that top_p, top_k and min_p must be off.
+        that top_p, top_k and min_p must be off. Fewer than n answers come back where no more are possible, as with few
+        allowed_token_ids.
     length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that a larger
         one favours longer answers. Finite. This and the next: only with use_beam_search.
     early_stopping: of a beam search that has found best_of answers. True: it ends. False: it ends once the best beam,
@@ -170,8 +171,8 @@ class SamplingParams:
         if not check.is_one_of(self.skip_reading_prefix_cache, (None, False, True)):
             raise refusal("skip_reading_prefix_cache", self.skip_reading_prefix_cache, "None, True or False")
         self._check_text()
-        self._normalize_temperature()
         self._check_branches()
+        self._normalize_temperature()
         for name, (allowed, why) in _NOT_SERVED.items():
             check.not_served(name, getattr(self, name), allowed, why)
 
@@ -265,7 +266,7 @@ class SamplingParams:
         self._set("length_penalty", check.number("length_penalty", self.length_penalty, low, high, allowed))
         if not check.is_one_of(self.early_stopping, (True, False, "never")):
             raise refusal("early_stopping", self.early_stopping, "True, False or 'never'")
-        if not self.use_beam_search and self.greedy and self.num_branches > 1:
+        if not self.use_beam_search and self.temperature < GREEDY_BELOW and self.num_branches > 1:
             name = "n" if self.n > 1 else "best_of"
             raise refusal(name, self.num_branches, "1 when the temperature is 0, for greedy answers are all the same")
         drawing, searching = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}, {"length_penalty": 1.0, "early_stopping": False}

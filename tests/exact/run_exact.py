@@ -1,6 +1,7 @@
 """The equality matrix on a real model: tokens and logprobs bit-equal, alone against every other way to run them, those
 ways included in which requests are preempted: by force, or because the pool holds hardly more than one of them; and
-those in which all of it runs twice, the second time out of the prefix cache.
+those in which all of it runs twice, the second time out of the prefix cache. So for requests of one answer; for fewer
+ones of four samples or four beams, on fewer ways.
 
     python tests/exact/run_exact.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf [--isa avx512 --requests 32]
 
@@ -28,8 +29,10 @@ from exactness import (
     Variant,
     by_force,
     first_difference,
+    make_forked_requests,
     make_pressed_requests,
     make_requests,
+    not_found_again,
     pressed_variants,
     run,
     run_counted,
@@ -97,7 +100,8 @@ def check(isa: str, requests: list[Request], expected: list[Answer], ways: Itera
         outcome = run_counted(variant, requests)
         wanted = [*expected, *expected] if variant.warm else expected
         fault = first_difference(wanted, outcome.answers) or not_preempted(outcome, num_spared)
-        fault = fault or (not_found(outcome) if variant.warm else None)
+        if variant.warm and fault is None:
+            fault = not_found_again(variant, requests, outcome)
         same = same and fault is None
         cost = f", {outcome.cost}" if variant.config.preemption_mode else ""
         print(f"{isa}: {variant.name}: {fault or 'equal'}{cost} ({time.monotonic() - start:.0f} s)", flush=True)
@@ -108,12 +112,6 @@ def not_preempted(outcome: Outcome, num_spared: int) -> str | None:
     """Which requests should have been."""
     missed = [i for i, times in enumerate(outcome.num_preemptions) if i >= num_spared and times == 0]
     return f"never preempted: requests {missed}" if missed else None
-
-
-def not_found(outcome: Outcome) -> str | None:
-    """That nothing was found the second time."""
-    found = sum(outcome.num_cached_tokens[len(outcome.num_cached_tokens) // 2 :])
-    return None if found > 0 else "nothing was found in the prefix cache"
 
 
 def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, max_tokens: int) -> bool:
@@ -129,6 +127,12 @@ def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, ma
     same = check(name, requests, expected, preempted_by_force(base), num_spared=0) and same
     same = check(name, requests, expected, map(warmed, unpreempted(base)), num_spared=2 * count) and same
     same = check(name, requests, expected, map(warmed, preempted_by_force(base)), num_spared=0) and same
+    forked = make_forked_requests(min(count, 12), load_tokenizer(gguf).vocab_size, max_prompt, max_tokens // 2, seed=22)
+    expected = alone(f"{name}, samples and beams", base, forked)
+    together, *_, finest = variants(base, (7,), (1,), ())
+    same = check(name, forked, expected, map(warmed, (together, finest)), num_spared=2 * len(forked)) and same
+    same = check(name, forked, expected, preempted_by_force(base), num_spared=0) and same
+    same = check(name, forked, expected, map(warmed, preempted_by_force(base)), num_spared=0) and same
     expected = alone(name, base, pressed)
     return check(name, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
 

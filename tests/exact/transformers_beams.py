@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import transformers
@@ -25,7 +25,7 @@ from fastpaged.tokenizer import load_tokenizer
 
 WIDTHS = (2, 4, 6)
 LENGTH_PENALTIES = (0.6, 1.0, 1.4)
-EARLY_STOPPING: tuple[bool | str, ...] = (False, True, "never")
+EARLY_STOPPING: tuple[bool | Literal["never"], ...] = (False, True, "never")
 NUM_TOKENS = 48
 
 QUESTIONS = (
@@ -48,7 +48,7 @@ class Case:
 
     width: int
     length_penalty: float
-    early_stopping: bool | str
+    early_stopping: bool | Literal["never"]
 
     def name(self) -> str:
         """For a table."""

@@ -195,7 +195,7 @@ FAULTS: tuple[Fault, ...] = (
         name="scores found too: a prompt's logprobs are never computed where its prefix is cached",
         file="scheduler/scheduler_prefixes.cc",
         good="  return scored ? sequence.num_tokens() - 1 : sequence.num_scored();",
-        bad="  return sequence.num_tokens() - 1;",
+        bad="  return scored ? sequence.num_tokens() - 1 : sequence.num_tokens() - 1;",
     ),
     Fault(
         name="most recently used first: a cached block that is given back is the next to be evicted",

@@ -30,8 +30,8 @@ class Request:
 
 # Every logprob (of the token and of alternatives) as its float32 bits: 0.0 and -0.0 differ, NaN equals NaN.
 Logprobs = tuple[tuple[tuple[int, bytes, int], ...], ...]
-# Token ids, their logprobs, the reason of the end.
-Branch = tuple[tuple[int, ...], Logprobs, str | None]
+# Token ids, their logprobs, the reason of the end, and the bits of a beam's score.
+Branch = tuple[tuple[int, ...], Logprobs, str | None, bytes | None]
 # Every branch of a request, and the logprobs of the prompt's tokens.
 Answer = tuple[tuple[Branch, ...], Logprobs]
 
@@ -88,6 +88,22 @@ def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_token
             params = replace(params, temperature=0.0)
         requests.append(Request(prompt, params))
     return requests
+
+
+def make_forked_requests(
+    num_requests: int, vocab_size: int, max_prompt: int, max_tokens: int, seed: int
+) -> list[Request]:
+    """Four samples and four beams in turn; the others of prompts as they come."""
+    made = make_requests(num_requests, vocab_size, max_prompt, max_tokens, seed)
+    for i, request in enumerate(made):
+        params = request.params
+        if i % 2:
+            params = replace(params, n=4, best_of=6 if i % 8 == 5 else None)
+        else:
+            stops = tuple(range(i, i + 40)) if i % 4 else ()  # so that many a beam ends before the others
+            params = replace(params, use_beam_search=True, n=4, stop_token_ids=stops)
+        made[i] = Request(request.prompt, params)
+    return made
 
 
 def variants(
@@ -161,12 +177,17 @@ def pressed_variants(base: EngineConfig, mode: str, requests: Sequence[Request],
 
 
 def answer(output: RequestOutput) -> Answer:
-    """What must not change: token ids, logprob bits, ranks, the reason of the end."""
+    """What must not change: token ids, logprob bits, ranks, the reason of the end, a beam's score."""
     of_prompt = output.prompt_logprobs
     if of_prompt is not None and (len(of_prompt) != len(output.prompt_token_ids) or of_prompt[0] is not None):
         raise AssertionError(f"{len(of_prompt)} prompt logprobs for {len(output.prompt_token_ids)} tokens")
     branches = (
-        (tuple(completion.token_ids), _bits(completion.logprobs or ()), completion.finish_reason)
+        (
+            tuple(completion.token_ids),
+            _bits(completion.logprobs or ()),
+            completion.finish_reason,
+            None if completion.score is None else struct.pack("<d", completion.score),
+        )
         for completion in output.outputs
     )
     return tuple(branches), _bits(position for position in of_prompt or () if position is not None)
@@ -200,9 +221,14 @@ class Forcing:
 
     def preempt(self, engine: LLMEngine, num_tokens: dict[int, int]) -> None:
         """num_tokens: of the output so far, by the group id of each unfinished request."""
-        for group_id, done in num_tokens.items():
+        for group_id, shown in num_tokens.items():
+            searches = (
+                shown == 0 and len(engine.scheduler.sequences(group_id)) > 1
+            )  # which shows nothing before its end
+            done = 1 if searches else shown
             # Who is recomputed between any two tokens too often never gets to the second.
-            enough = self._mode == "recompute" and self._times[group_id, done] >= (1 if done else 2)
+            most = 3 if searches else 1 if done else 2
+            enough = self._mode == "recompute" and self._times[group_id, done] >= most
             due = done > 0 and engine.scheduler.num_preemptions(group_id) == 0
             if due or (not enough and self._random.random() < 1 / 3):
                 engine.scheduler.preempt(group_id, self._mode)
@@ -215,13 +241,14 @@ def run(variant: Variant, requests: Sequence[Request]) -> list[Answer]:
 
 
 def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
-    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted."""
+    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted, which is
+    counted of requests of one sequence alone."""
     order = list(range(len(requests)))
     if variant.shuffle is not None:
         random.Random(variant.shuffle).shuffle(order)
     engine = LLMEngine(variant.config)
     try:
-        executor = CountingExecutor(engine)
+        executor = CountingExecutor(engine) if all(request.params.num_branches == 1 for request in requests) else None
         finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
         outputs = [finished[i] for i in range(len(requests))]
         if variant.warm:
@@ -235,14 +262,16 @@ def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
                 raise AssertionError(
                     f"{variant.name}: {total - free} of {total} {tier} blocks still held after the last request"
                 )
-        executor.check_what_was_reported(variant.name)
+        if executor is not None:
+            executor.check_what_was_reported(variant.name)
+        cost = PreemptionCost.reported_by(engine)
     finally:
         engine.close()
     return Outcome(
         [answer(output) for output in outputs],
         [output.metrics.num_preemptions for output in outputs],
         [output.num_cached_tokens for output in outputs],
-        executor.cost,
+        cost,
     )
 
 
@@ -275,6 +304,20 @@ def _run_to_the_end(
     return finished
 
 
+def not_found_again(variant: Variant, requests: Sequence[Request], outcome: Outcome) -> str | None:
+    """Which request did not find, the second time, what its first time left: the full blocks of prompt and answer. For
+    a pool that holds all of them."""
+    block_size = variant.config.block_size
+    for i, request in enumerate(requests):
+        length = len(request.prompt)
+        num_left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
+        wanted = min(num_left, length - 1) if request.params.prompt_logprobs is None else 0
+        found = outcome.num_cached_tokens[len(requests) + i]
+        if found < wanted:
+            return f"request {i}: found {found} tokens of its prompt again, of {wanted} that were there"
+    return None
+
+
 def first_difference(expected: Sequence[Answer], got: Sequence[Answer]) -> str | None:
     """None when equal; else which request, and at which token."""
     for i, (want, have) in enumerate(zip(expected, got, strict=True)):
@@ -296,6 +339,8 @@ def _difference_of_branches(want: Branch, have: Branch) -> str | None:
     for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
         if x != y:
             return f"logprobs of token {position} are {y}, alone they were {x}"
-    if want != have:
+    if want[:3] != have[:3]:
         return f"ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
+    if want[3] != have[3]:
+        return f"its score is {have[3]!r}, alone it was {want[3]!r}"
     return None

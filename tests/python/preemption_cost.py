@@ -19,6 +19,18 @@ class PreemptionCost:
     bytes_swapped_in: int
     tokens_recomputed: int
 
+    @classmethod
+    def reported_by(cls, engine: LLMEngine) -> PreemptionCost:
+        """What the scheduler says."""
+        stats = engine.scheduler.stats
+        block_bytes = engine.worker.kv_memory.array[0].nbytes
+        return cls(
+            stats.num_preemptions,
+            stats.num_blocks_swapped_out * block_bytes,
+            stats.num_blocks_swapped_in * block_bytes,
+            stats.num_tokens_recomputed,
+        )
+
     def __str__(self) -> str:
         return (
             f"{self.num_preemptions} preemptions, {self.bytes_swapped_out} bytes swapped out, "
@@ -83,10 +95,9 @@ class CountingExecutor(InProcessExecutor):
     def check_what_was_reported(self, name: str) -> None:
         """AssertionError unless the scheduler, the copies and the memory say the same, to the byte."""
         stats = self._engine.scheduler.stats
-        blocks = Counter(swap_out=stats.num_blocks_swapped_out, swap_in=stats.num_blocks_swapped_in)
         moved = self._engine.worker.kv_memory.num_bytes_copied
         reports = {
-            "the scheduler": self._cost_of(stats.num_preemptions, blocks, stats.num_tokens_recomputed),
+            "the scheduler": PreemptionCost.reported_by(self._engine),
             "the copies": self._cost_of(self._num_preemptions, self._blocks_copied, self._tokens_recomputed),
             "the memory": PreemptionCost(
                 self._num_preemptions, moved["swap_out"], moved["swap_in"], self._tokens_recomputed

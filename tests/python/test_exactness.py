@@ -13,8 +13,10 @@ from exactness import (
     Variant,
     by_force,
     first_difference,
+    make_forked_requests,
     make_pressed_requests,
     make_requests,
+    not_found_again,
     pressed_variants,
     run,
     run_counted,
@@ -64,15 +66,6 @@ def matrix(model: Path, isa: str) -> list[Variant]:
     return made
 
 
-def check_found(outcome: Outcome, requests: list[Request], block_size: int) -> None:
-    """That each request found, the second time, what its first time left: full blocks of prompt and answer."""
-    for i, request in enumerate(requests):
-        length = len(request.prompt)
-        left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
-        found = outcome.num_cached_tokens[len(requests) + i]
-        assert found >= (min(left, length - 1) if request.params.prompt_logprobs is None else 0), f"request {i}"
-
-
 @pytest.mark.parametrize("index", range(NUM_VARIANTS))
 def test_answers_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
@@ -82,7 +75,7 @@ def test_answers_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_pre
     outcome = run_counted(variant, requests)
     difference = first_difference([*expected, *expected], outcome.answers)
     assert difference is None, f"{isa}, {variant.name}: {difference}"
-    check_found(outcome, requests, variant.config.block_size)
+    assert not_found_again(variant, requests, outcome) is None
 
 
 def test_a_pool_too_small_for_all_changes_no_answer(
@@ -163,7 +156,7 @@ def test_answers_do_not_depend_on_preemption_with_the_prefix_cache_on(
         difference = first_difference([*expected, *expected], outcome.answers)
         assert difference is None, f"{isa}, {variant.name}: {difference}"
         assert min(outcome.num_preemptions) >= 1
-        check_found(outcome, requests, variant.config.block_size)
+        assert not_found_again(variant, requests, outcome) is None
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -191,6 +184,94 @@ def test_answers_do_not_depend_on_a_pool_for_one_where_all_others_are_preempted(
     assert outcome.num_preemptions[0] == 0
     assert min(outcome.num_preemptions[1:]) >= 1
     check_cost(outcome, mode)
+
+
+# ---- four samples, four beams
+
+
+@pytest.fixture(scope="module")
+def forked_requests() -> list[Request]:
+    return make_forked_requests(12, vocab_size=256, max_prompt=70, max_tokens=10, seed=13)
+
+
+@pytest.fixture(scope="module")
+def forked_alone(
+    alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> tuple[str, list[Answer]]:
+    isa, _ = alone
+    return isa, run(Variant("alone", base_config(model, isa), alone=True), forked_requests)
+
+
+FORKED_VARIANTS = ("staggered", "chunks of 7", "token budget 33", "8 at a time", "blocks of 16")
+
+
+def forked_matrix(model: Path, isa: str) -> list[Variant]:
+    *others, finest = matrix(model, isa)
+    return [*(variant for variant in others if variant.name in FORKED_VARIANTS), finest]
+
+
+def test_samples_and_beams_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
+    forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    assert all(len(branches) == 4 for branches, _ in expected)
+    assert sum(len(set(branches)) == 4 for branches, _ in expected) == len(expected)
+    for variant in map(warmed, forked_matrix(model, isa)):
+        outcome = run_counted(variant, forked_requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert sum(outcome.num_cached_tokens[len(forked_requests) :]) > 0
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_samples_and_beams_do_not_depend_on_preemption(
+    mode: str, caching: bool, forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    for index, variant in enumerate(forked_matrix(model, isa)[:: 2 if caching else 1]):
+        forced = by_force(variant, mode, seed=40 + index)
+        outcome = run_counted(warmed(forced) if caching else forced, forked_requests)
+        difference = first_difference([*expected, *expected] if caching else expected, outcome.answers)
+        assert difference is None, f"{isa}, {forced.name}: {difference}"
+        assert min(outcome.num_preemptions) >= 1
+        if not caching:
+            check_cost(outcome, mode)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_samples_and_beams_do_not_depend_on_a_pool_for_one(
+    mode: str, caching: bool, forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    need = max(
+        -(-len(request.prompt) // 4) + request.params.num_branches * (-(-(request.params.max_tokens or 0) // 4) + 1)
+        for request in forked_requests
+    )
+    config = replace(base_config(model, isa), preemption_mode=mode, block_size=4, num_blocks=need, watermark=0.0)
+    variant = Variant(f"{mode} for want of room", config, poison=True)
+    outcome = run_counted(warmed(variant) if caching else variant, forked_requests)
+    difference = first_difference([*expected, *expected] if caching else expected, outcome.answers)
+    assert difference is None, f"{isa}, {variant.name}: {difference}"
+    assert sum(outcome.num_preemptions) > 0
+
+
+def test_each_sample_is_what_a_request_of_its_own_with_the_shown_seed_gives(
+    forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    singles, wanted = [], []
+    for request, (branches, of_prompt) in zip(forked_requests, expected, strict=True):
+        params = request.params
+        if params.n == 4 and params.best_of is None and not params.use_beam_search:
+            for i, branch in enumerate(branches):
+                seed = _core.mix_seed(params.seed or 0, i)
+                singles.append(Request(request.prompt, replace(params, n=1, seed=seed)))
+                wanted.append(((branch,), of_prompt))
+    assert len(singles) >= 12
+    difference = first_difference(wanted, run(Variant("singles", base_config(model, isa)), singles))
+    assert difference is None, f"{isa}: {difference}"
 
 
 def test_what_finds_no_room_on_the_host_is_recomputed(

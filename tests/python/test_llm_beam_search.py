@@ -104,7 +104,13 @@ def test_without_detokenize_there_are_tokens_alone(llm: LLM) -> None:
     (output,) = llm.beam_search("the cat", replace(PARAMS, detokenize=False))
     (expected,) = llm.beam_search("the cat", PARAMS)
     assert [beam.tokens for beam in output.sequences] == [beam.tokens for beam in expected.sequences]
-    assert {(beam.output_text) for beam in output.sequences} == {""}
+    assert {(beam.text, beam.output_text) for beam in output.sequences} == {("", "")}
+    assert output.prompt == "the cat"
+
+
+def test_where_fewer_answers_are_possible_than_beams_fewer_come_back(llm: LLM) -> None:
+    (output,) = llm.beam_search("the cat", BeamSearchParams(8, 2, allowed_token_ids=[5, 6], ignore_eos=True))
+    assert sorted(beam.output_token_ids for beam in output.sequences) == [[5, 5], [5, 6], [6, 5], [6, 6]]
 
 
 @pytest.mark.parametrize(

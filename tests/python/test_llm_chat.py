@@ -83,6 +83,14 @@ def test_a_bad_conversation_is_named_and_nothing_runs(llm: LLM, messages: Any, m
     assert not llm.engine.has_unfinished_requests()
 
 
+@pytest.mark.parametrize("salt", ["", 7, "\ud800"])
+def test_a_bad_salt_goes_by_the_name_under_which_it_was_given(llm: LLM, salt: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="^cache_salt must be "):
+        llm.chat([HELLO, HELLO], GREEDY, cache_salt=salt)
+    with pytest.raises(InvalidRequestError, match=r"^prompt\['cache_salt'\] must be "):
+        llm.generate({"prompt": "a", "cache_salt": salt}, GREEDY)
+
+
 @pytest.mark.parametrize(
     "ask", [lambda llm, **extra: llm.generate("a", **extra), lambda llm, **extra: llm.chat(HELLO, **extra)]
 )

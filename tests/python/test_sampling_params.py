@@ -253,11 +253,12 @@ def test_a_beam_search_has_any_temperature_and_as_many_answers_as_beams(
     assert params.clone() == params
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize(("name", "value", "off"), [("top_p", 0.9, "1.0"), ("top_k", 5, "0"), ("min_p", 0.1, "0.0")])
-def test_a_beam_search_draws_nothing_and_says_so(name: str, value: float, off: str) -> None:
+def test_a_beam_search_draws_nothing_and_says_so(name: str, value: float, off: str, temperature: float) -> None:
     message = f"{name} must be {off} with use_beam_search, which draws nothing, got {value}"
     with pytest.raises(InvalidRequestError, match=message):
-        SamplingParams(n=2, use_beam_search=True, **{name: value})  # type: ignore[arg-type]
+        SamplingParams(n=2, use_beam_search=True, temperature=temperature, **{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39, "1", True, None])

@@ -124,9 +124,8 @@ void BlockPool::require_held(BlockId block, const char* operation, SequenceId ow
   require_known(block);
   require(ref_counts_[block] > 0, [&] {
     const std::optional<SequenceId>& last = last_owner_[block];
-    return owner_name(owner) + " cannot " + operation + " block " + std::to_string(block) +
-           " of the " + name_ + " pool: it is free, " +
-           (last ? "last given back by " + owner_name(*last) : std::string("never allocated"));
+    return owner_name(owner) + " cannot " + operation + " block " + std::to_string(block) + " of the " + name_ +
+           " pool: it is free, " + (last ? "last given back by " + owner_name(*last) : std::string("never allocated"));
   });
 }
 

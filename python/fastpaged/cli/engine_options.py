@@ -22,7 +22,7 @@ MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/n
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "packed_cache", "async_scheduling", "enable_prefix_caching", "isa",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
 
@@ -71,6 +71,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         help="find the KV blocks of a prompt that begins as an earlier one, instead of computing them (default: do)",
+    )
+    group.add_argument(
+        "--pinned-prefix-budget",
+        type=float,
+        metavar="X",
+        help="share of the KV pool that pinned prefixes may hold (default: 0.25)",
     )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

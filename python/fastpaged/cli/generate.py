@@ -106,7 +106,7 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
         if args.json:
             print(_as_json(output), flush=True)
         else:
-            print(_figures(output, timeline), file=sys.stderr)
+            print(_figures(output, params, timeline), file=sys.stderr)
         return output
 
 
@@ -169,12 +169,15 @@ def _table(before: CompletionOutput | None, now: CompletionOutput) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _figures(output: RequestOutput, timeline: Timeline) -> str:
+def _figures(output: RequestOutput, params: SamplingParams, timeline: Timeline) -> str:
     """One line: what was done, how fast, and where the time from the start of the process went."""
     metrics, moments = output.metrics, timeline.moments
     num_tokens = metrics.num_generation_tokens
     reasons = dict.fromkeys(str(answer.finish_reason) for answer in output.outputs)
-    parts = [f"{num_tokens} tokens ({', '.join(reasons)})"]
+    num_shown, of_whom = len(output.outputs), ""
+    if num_shown < params.num_branches:
+        of_whom = f" of {params.num_branches} {'beams' if params.use_beam_search else 'answers'}, {num_shown} shown"
+    parts = [f"{num_tokens} tokens{of_whom} ({', '.join(reasons)})"]
     if metrics.first_token_ts is not None and metrics.last_token_ts is not None and num_tokens > 1:
         rate = (num_tokens - 1) / max(metrics.last_token_ts - metrics.first_token_ts, 1e-9)
         parts.append(f"{rate:.1f} tok/s")

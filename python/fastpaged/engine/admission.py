@@ -54,6 +54,23 @@ def check_types(request_id: object, params: object) -> None:
         raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
 
 
+def checked_salt(name: str, salt: object) -> str:
+    """A non-empty string: "" stands for none. name: what the caller knows it by."""
+    if not isinstance(salt, str) or not salt:
+        raise refusal(name, salt, "a non-empty string")
+    _check_unicode(name, salt)
+    return salt
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
+        ) from None
+
+
 class Admission:
     """Turns (prompt, params) into an EngineRequest, or raises InvalidRequestError. Holds no state of requests."""
 
@@ -144,28 +161,13 @@ class Admission:
     def _cache_salt(self, prompt: Prompt) -> str:
         if not isinstance(prompt, Mapping) or "cache_salt" not in prompt:
             return ""
-        return self.checked_salt("prompt['cache_salt']", prompt["cache_salt"])
-
-    def checked_salt(self, name: str, salt: object) -> str:
-        """A non-empty string: "" stands for none."""
-        if not isinstance(salt, str) or not salt:
-            raise refusal(name, salt, "a non-empty string")
-        self._check_unicode(name, salt)
-        return salt
+        return checked_salt("prompt['cache_salt']", prompt["cache_salt"])
 
     def _encode(self, text: str) -> list[int]:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
-        self._check_unicode("prompt", text)
+        _check_unicode("prompt", text)
         return self._checked_ids("prompt", self._tokenizer.encode(text))
-
-    def _check_unicode(self, name: str, text: str) -> None:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"{name} must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
-            ) from None
 
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
         if not ids:
@@ -238,7 +240,7 @@ class Admission:
         model does not have needs no ban."""
         forms = {}
         for position, word in enumerate(params.bad_words or ()):
-            self._check_unicode(f"bad_words[{position}]", word)
+            _check_unicode(f"bad_words[{position}]", word)
             bare = word.lstrip()
             for text in (bare, " " + bare) if bare else (word,):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from fastpaged import param_checks as check
+from fastpaged.engine.admission import checked_salt
 from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.no_tokenizer import NoTokenizer
@@ -103,7 +104,7 @@ class PinnedPrefixes:
         seconds = None if ttl is None else check.number("ttl", ttl, 0.0, MAX_TTL, allowed)
         if seconds == 0.0:
             raise check.refusal("ttl", ttl, allowed)
-        salt = "" if cache_salt is None else self._admission.checked_salt("cache_salt", cache_salt)
+        salt = "" if cache_salt is None else checked_salt("cache_salt", cache_salt)
         try:
             token_ids = self._token_ids(prefix)
         except InvalidRequestError as error:

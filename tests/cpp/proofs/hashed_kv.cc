@@ -10,7 +10,7 @@ namespace fastpaged::test {
 namespace {
 
 std::uint64_t hash(History history, int layer, int kv) {
-  return mixed(history ^ mixed(static_cast<std::uint64_t>(layer * 2 + kv)));
+  return mixed(history ^ mixed(static_cast<std::uint64_t>(layer) * 2 + static_cast<std::uint64_t>(kv)));
 }
 
 BlockMemory memory_of(std::vector<std::uint64_t>& words, const BlockPool& pool) {

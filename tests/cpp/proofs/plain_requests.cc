@@ -59,7 +59,7 @@ void PlainRequests::finish(GroupId group, SequenceId branch) {
 void PlainRequests::lose_beam(GroupId group, SequenceId beam) {
   PlainRequest& request = requests_.at(group);
   REQUIRE(request.asked.sampling.beam);
-  REQUIRE(std::cmp_greater_equal(request.hypotheses.size(), request.asked.sampling.beam->width));
+  REQUIRE(std::cmp_greater_equal(request.hypotheses.size(), request.width()));
   REQUIRE(request.branches.erase(beam) == 1);
 }
 
@@ -181,7 +181,7 @@ bool PlainRequests::hear_beams(PlainRequest& request, std::span<const SequenceEv
         break;
     }
   }
-  REQUIRE(std::cmp_less_equal(live.size(), request.asked.sampling.beam->width));
+  REQUIRE(std::cmp_less_equal(live.size(), request.width()));
   if (!live.empty()) {
     request.branches = live;
   }

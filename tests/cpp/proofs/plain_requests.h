@@ -33,6 +33,7 @@ struct PlainRequest {
   std::int32_t num_branches = 1;                 // there ever were
   bool parted = false;                           // its samples have, or there is but one
 
+  [[nodiscard]] std::int32_t width() const { return asked.sampling.beam.value_or(BeamParams{}).width; }  // 0: no beams
   [[nodiscard]] History root() const { return beginning(asked.cache_root); }
 };
 

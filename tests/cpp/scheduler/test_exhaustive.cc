@@ -1,7 +1,9 @@
 // Every sequence of operations on a tiny pool, up to a depth, each one played from the start, checked and drained.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,19 +52,19 @@ SchedulerConfig tiny_cache(const SchedulerPolicy& policy) {
   return config;
 }
 
-const std::vector<Operation> kAboutRequests = {
+constexpr std::array kAboutRequests = {
     Operation::kAddShort,      Operation::kAddLong,      Operation::kStep,
     Operation::kForgottenStep, Operation::kSwapStep,     Operation::kRecomputeStep,
     Operation::kAbortOldest,   Operation::kForkYoungest, Operation::kFinishFirstBranch};
-const std::vector<Operation> kAboutPrefixes = {
-    Operation::kAddPlain, Operation::kAddSamples,    Operation::kStep,        Operation::kForgottenStep,
-    Operation::kSwapStep, Operation::kRecomputeStep, Operation::kAbortOldest, Operation::kPin,
-    Operation::kUnpin,    Operation::kResetCache};
+constexpr std::array kAboutPrefixes = {Operation::kAddPlain,      Operation::kAddSamples, Operation::kStep,
+                                       Operation::kForgottenStep, Operation::kSwapStep,   Operation::kRecomputeStep,
+                                       Operation::kAbortOldest,   Operation::kPin,        Operation::kUnpin,
+                                       Operation::kResetCache};
 
 class Explorer {
  public:
-  Explorer(const SchedulerConfig& config, const std::vector<Operation>& operations)
-      : config_(config), operations_(operations) {}
+  Explorer(const SchedulerConfig& config, std::span<const Operation> operations)
+      : config_(config), operations_(operations.begin(), operations.end()) {}
 
   // All sequences that go on from here, up to `depth` operations in all.
   void explore(int depth) {
@@ -214,7 +216,7 @@ class Explorer {
   std::vector<Operation> path_;
 };
 
-void explore_all(const SchedulerConfig& config, const std::vector<Operation>& operations, int usual_depth) {
+void explore_all(const SchedulerConfig& config, std::span<const Operation> operations, int usual_depth) {
   const int depth = usual_depth + (proof_scale() == 1 ? 0 : proof_scale() < 20 ? 1 : 2);
   Explorer explorer(config, operations);
   explorer.explore(depth);

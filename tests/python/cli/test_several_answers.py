@@ -49,7 +49,10 @@ def test_of_the_best_of_several_one_is_shown_like_any_answer(
     everything = answers(capsys, tiny_llama, "--n", "4", "--seed", "5", "--logprobs", "0")
     best = max(everything, key=lambda answer: answer["cumulative_logprob"])
     assert main(generate(tiny_llama, "--best-of", "4", "--seed", "5")) == 0
-    assert capsys.readouterr().out == best["text"] + "\n"
+    captured = capsys.readouterr()
+    assert captured.out == best["text"] + "\n"
+    num_tokens = sum(len(answer["token_ids"]) for answer in everything)
+    assert captured.err.startswith(f"[{num_tokens} tokens of 4 answers, 1 shown ({best['finish_reason']})")
 
 
 def test_beams_stand_under_their_scores_and_each_has_its_table(
@@ -75,23 +78,27 @@ def test_fewer_than_all_beams_may_be_shown(tiny_llama: Path, capsys: pytest.Capt
     assert len(every) == 4
     assert answers(capsys, tiny_llama, "--beam-width", "4", "--n", "1") == every[:1]
     assert main(generate(tiny_llama, "--beam-width", "4", "--n", "1")) == 0
-    assert capsys.readouterr().out == every[0]["text"] + "\n", "a single answer needs no line above it"
+    captured = capsys.readouterr()
+    assert captured.out == every[0]["text"] + "\n", "a single answer needs no line above it"
+    assert " tokens of 4 beams, 1 shown (" in captured.err
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--n", "0"], "n must be an integer from 1 to 16384, got 0"),
+        (["--n", "0"], "error: --n must be an integer from 1 to 16384, got 0"),
+        (["--best-of", "0"], "error: --best-of must be an integer from 1 to 16384, got 0"),
+        (["--beam-width", "0"], "error: --beam-width must be an integer from 1 to 16384, got 0"),
+        (["--beam-width", "0", "--n", "0"], "error: --n must be an integer from 1 to 16384, got 0"),
         (["--n", "2", "--temperature", "0"], "n must be 1 when the temperature is 0"),
-        (["--n", "3", "--best-of", "2"], "best_of must be None, or an integer from n = 3"),
-        (["--beam-width", "2", "--n", "3"], "best_of must be None, or an integer from n = 3"),
+        (["--n", "3", "--best-of", "2"], "error: --best-of must be an integer from --n = 3 to 16384, got 2"),
+        (["--n", "3", "--beam-width", "2"], "error: --beam-width must be an integer from --n = 3 to 16384, got 2"),
         (["--beam-width", "2", "--best-of", "3"], "--best-of must not be given with --beam-width"),
-        (
-            ["--beam-width", "2", "--temperature", "1", "--top-k", "5"],
-            "top_k must be 0 with use_beam_search, which draws nothing, got 5",
-        ),
-        (["--length-penalty", "2"], "length_penalty must be 1.0 without use_beam_search, got 2.0"),
-        (["--early-stopping", "yes"], "early_stopping must be False without use_beam_search, got True"),
+        (["--beam-width", "2", "--temperature", "1", "--top-k", "5"], "--top-k must not be given with --beam-width"),
+        (["--beam-width", "2", "--top-p", "0.5"], "--top-p must not be given with --beam-width: a search"),
+        (["--beam-width", "2", "--min-p", "0.5"], "--min-p must not be given with --beam-width"),
+        (["--length-penalty", "2"], "--length-penalty must not be given without --beam-width"),
+        (["--early-stopping", "yes"], "--early-stopping must not be given without --beam-width"),
         (["--n", "9"], "n must be at most 8"),
     ],
 )

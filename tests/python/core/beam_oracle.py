@@ -42,7 +42,7 @@ class Search:
 Hypotheses = list[tuple[list[int], float]]  # what was generated, an end token included, and its score; best first
 
 
-class _TableModel(transformers.PreTrainedModel, transformers.GenerationMixin):
+class _TableModel(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
     config_class = transformers.PretrainedConfig
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _TableModel(transformers.PreTrainedModel, transformers.GenerationMixin):
         return transformers.modeling_outputs.CausalLMOutput(logits=torch.tensor(np.stack(rows))[:, None, :])
 
 
-class _Allow(transformers.LogitsProcessor):
+class _Allow(transformers.LogitsProcessor):  # type: ignore[misc]
     def __init__(self, token_ids: Sequence[int]) -> None:
         self._masked = torch.ones(VOCAB_SIZE, dtype=torch.bool)
         self._masked[list(token_ids)] = False

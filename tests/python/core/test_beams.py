@@ -34,8 +34,10 @@ class BeamEngine:
     """Scheduler and sampler around the table, and what the events tell of each search."""
 
     def __init__(self, **changes: Any) -> None:
-        sizes = {"num_blocks": 300, "block_size": 4, "max_num_seqs": 32, "max_num_batched_tokens": 64,
-                 "max_model_len": 100, "num_host_blocks": 100}  # fmt: skip
+        sizes: dict[str, Any] = {
+            "num_blocks": 300, "block_size": 4, "max_num_seqs": 32, "max_num_batched_tokens": 64, "max_model_len": 100,
+            "num_host_blocks": 100,
+        }  # fmt: skip
         sizes |= changes
         self.scheduler = _core.Scheduler(**sizes)
         self._builder = _core.BatchBuilder(self.scheduler)

@@ -29,10 +29,10 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def engine() -> LLMEngine:
-    """16 blocks, of which pins may have 8."""
-    return toy_engine(block_size=BLOCK, num_blocks=16, pinned_prefix_budget=0.5)
+@pytest.fixture(params=[False, True], ids=["in turn", "overlapping"])
+def engine(request: pytest.FixtureRequest) -> LLMEngine:
+    """16 blocks, of which pins may have 8. Its steps overlap or do not."""
+    return toy_engine(block_size=BLOCK, num_blocks=16, pinned_prefix_budget=0.5, async_scheduling=request.param)
 
 
 def pin(engine: LLMEngine, prefix: list[int], ttl: float | None = None, cache_salt: str | None = None) -> PinnedPrefix:

@@ -388,7 +388,7 @@ def test_an_answer_is_scored_as_a_prompt_to_the_bit(model: Path) -> None:
     prompt = (5, 6, 7, 8)
     asked = replace(GREEDY, max_tokens=40, logprobs=3, prompt_logprobs=3)
     config = tiny_engine_config(model, max_num_seqs=1)
-    (((token_ids, of_answer, _),), of_prompt) = run(Variant("answer", config), [Request(prompt, asked)])[0]
+    (((token_ids, of_answer, *_),), of_prompt) = run(Variant("answer", config), [Request(prompt, asked)])[0]
     (_, of_both) = run(Variant("prompt", config), [Request(prompt + token_ids, replace(asked, max_tokens=1))])[0]
     assert of_both == of_prompt + of_answer
 
