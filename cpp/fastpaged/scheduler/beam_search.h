@@ -61,6 +61,7 @@ class BeamSearch {
   [[nodiscard]] bool over() const;
 
   [[nodiscard]] std::int32_t width() const { return params_.width; }
+  [[nodiscard]] bool has_stop_strings() const { return params_.has_stop_strings; }
   [[nodiscard]] std::int32_t num_live() const { return static_cast<std::int32_t>(sums_.size()); }
   [[nodiscard]] std::int32_t length() const { return length_; }                   // of every live beam
   [[nodiscard]] double sum(std::int32_t rank) const { return sums_[rank]; }       // of a live beam

@@ -99,7 +99,7 @@ void Scheduler::grow_beams(SequenceGroup& group, const SampledRows& results, std
     event.finished = true;
     event.finish_reason = hypothesis.reason;
   }
-  group.awaits_stops = group.sampling.beam->has_stop_strings;
+  group.awaits_stops = group.beams->has_stop_strings();
   if (group.search_is_over()) {
     end_beam_search(group, events);
     return;

@@ -102,8 +102,7 @@ void Scheduler::check_beams(const SequenceGroup& group) {
   beams.check_invariants();
   invariant(beams.num_live() == group.num_sequences(), "Scheduler: lost count of the live beams");
   invariant(!group.search_is_over(), "Scheduler: a search is over and has not ended");
-  invariant(!group.awaits_stops || group.sampling.beam->has_stop_strings,
-            "Scheduler: waits for stop strings that nobody looks for");
+  invariant(!group.awaits_stops || beams.has_stop_strings(), "Scheduler: waits for stop strings that nobody looks for");
   invariant(group.num_counted() == beams.width(), "Scheduler: beams do not count as their width");
   for (const auto& sequence : group.sequences) {
     invariant(sequence->num_output_tokens() == beams.length(), "Scheduler: a beam is not as long as the others");
