@@ -16,6 +16,7 @@ MIN_TEMPERATURE = 0.01  # smaller ones, when not greedy, overflow the softmax fo
 MAX_SEED = 2**64 - 1
 MAX_BIAS = 100.0
 MAX_N = 16384
+MAX_LENGTH_PENALTY = 16.0  # beyond it, scores of long answers are all but 0, or infinite, and no order is left
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 256  # characters
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -71,7 +72,7 @@ class SamplingParams:
         that top_p, top_k and min_p must be off. Fewer than n answers come back where no more are possible, as with few
         allowed_token_ids.
     length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that a larger
-        one favours longer answers. Finite. This and the next: only with use_beam_search.
+        one favours longer answers. [-16, 16]. This and the next: only with use_beam_search.
     early_stopping: of a beam search that has found best_of answers. True: it ends. False: it ends once the best beam,
         scored as it is, is no better than the worst of them. "never": once no beam can become better at any length.
     presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often
@@ -262,8 +263,8 @@ class SamplingParams:
         if not check.is_one_of(self.use_beam_search, (True, False, None)):
             raise refusal("use_beam_search", self.use_beam_search, "True or False")
         self._set("use_beam_search", self.use_beam_search is True)
-        low, high, allowed = -LARGEST_FLOAT32, LARGEST_FLOAT32, "a finite number, within float32"
-        self._set("length_penalty", check.number("length_penalty", self.length_penalty, low, high, allowed))
+        most, allowed = MAX_LENGTH_PENALTY, f"a number in [-{MAX_LENGTH_PENALTY:g}, {MAX_LENGTH_PENALTY:g}]"
+        self._set("length_penalty", check.number("length_penalty", self.length_penalty, -most, most, allowed))
         if not check.is_one_of(self.early_stopping, (True, False, "never")):
             raise refusal("early_stopping", self.early_stopping, "True, False or 'never'")
         if not self.use_beam_search and self.temperature < GREEDY_BELOW and self.num_branches > 1:

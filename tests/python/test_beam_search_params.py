@@ -52,7 +52,7 @@ def test_values_are_kept_in_their_one_form_and_cannot_be_changed() -> None:
         ("beam_width", 2.0, "beam_width must be an integer from 1 to 16384, got 2.0"),
         ("max_tokens", 0, "max_tokens must be None (the rest of the context), or an integer from 1"),
         ("temperature", -1, "temperature must be a number in [0, 2], got -1"),
-        ("length_penalty", float("inf"), "length_penalty must be a finite number, within float32, got inf"),
+        ("length_penalty", float("inf"), "length_penalty must be a number in [-16, 16], got inf"),
         ("early_stopping", "yes", "early_stopping must be True, False or 'never', got 'yes'"),
         ("early_stopping", 1, "early_stopping must be True, False or 'never', got 1"),
         ("structured_outputs", {"json": {}}, "structured_outputs must be None (structured outputs are not there yet)"),

@@ -43,7 +43,7 @@ REFUSED: dict[str, list[object]] = {
     "stream_interval": [0, -1, 1.5, "2", True, 2**31],
     "best_of": [0, 16385, "2", True],
     "use_beam_search": [1, 0, "yes"],
-    "length_penalty": [0.0, 0.5, math.nan, math.inf, 1e39, "1", None, True],
+    "length_penalty": [0.0, 0.5, math.nan, math.inf, 16.5, -17, "1", None, True],
     "early_stopping": [True, "never", "yes", 0, 1, None],
     "logprob_token_ids": [[1, 2], []],
     "prompt_logprob_token_ids": [[[1], [2]]],
