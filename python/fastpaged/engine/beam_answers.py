@@ -140,10 +140,8 @@ class BeamAnswers:
         return replace(beam, finish_reason=reason, score=self._score(beam.sum, beam.num_tokens), watch=None)
 
     def _score(self, sum_: float, num_tokens: int) -> float:
-        if sum_ == 0.0:
-            return 0.0
-        with np.errstate(all="ignore"):  # a penalty may be beyond all bounds: then the score is, too
-            return float(sum_ / np.power(np.float64(num_tokens), self._request.params.length_penalty))
+        penalty: float = self._request.params.length_penalty
+        return 0.0 if sum_ == 0.0 else sum_ / float(num_tokens) ** penalty
 
     def _parent(self, sequence_id: int) -> _Beam:
         return self._live[sequence_id] if self._root is None else self._root

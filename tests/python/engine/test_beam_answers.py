@@ -302,15 +302,6 @@ def test_an_abort_shows_the_best_of_what_there_is() -> None:
     assert search.step(grown(ROOT, ROOT, 97, -2.0), table=table) == [], "what a step in flight still had for it"
 
 
-def test_a_score_beyond_all_bounds_is_no_failure() -> None:
-    search = Search(SamplingParams(n=1, use_beam_search=True, length_penalty=-1e9))
-    search.step(grown(ROOT, ROOT, 97, -1.0))
-    search.step(grown(ROOT, ROOT, 97, -2.0))
-    output = search.processor.abort("r")
-    assert output is not None
-    assert output.outputs[0].score == -float("inf")
-
-
 def test_logits_without_a_token_fail_the_whole_search(caplog: pytest.LogCaptureFixture) -> None:
     search = Search(SamplingParams(n=2, use_beam_search=True))
     search.step(grown(ROOT, ROOT, 97, -1.0), grown(71, ROOT, 98, -2.0))
