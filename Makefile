@@ -25,16 +25,18 @@ comma := ,
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
 .PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
-  lint exact kl float32 bench bench-build bench-startup bench-sweep bench-peers bench-two-engines clean
+  lint exact kl float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
+  bench-two-engines clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
 	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
-	@echo 'make float32 greedy answers in float32 against transformers'
+	@echo 'make float32 greedy answers in float32 against transformers   make beams   beams likewise'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
+	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
 	@echo 'make bench-two-engines  do two engines leave each other the cores?'
 	@echo 'make clean   remove builds and environments'
 
@@ -143,6 +145,10 @@ exact: $(TEST)/.installed $(GGUF)
 float32: $(TEST)/.installed $(GGUF)
 	$(call phase,Greedy answers in float32 against transformers) $(TEST)/bin/python tests/exact/run_float32.py --model $(GGUF)
 
+# What transformers finds is kept in build/beams.
+beams: $(TEST)/.installed $(GGUF)
+	$(call phase,Beams in float32 against transformers) $(TEST)/bin/python tests/exact/run_beams.py --model $(GGUF)
+
 kl: $(TEST)/.installed $(GGUF)
 	$(call phase,The tokenizer of SmolLM2 against transformers) FASTPAGED_TEST_GGUF=$(CURDIR)/$(GGUF) \
 	  $(TEST)/bin/python -m pytest -q -m real_model
@@ -174,6 +180,15 @@ bench-sweep: $(DEMO)/.bench $(MODEL_IF_MADE)
 
 bench-peers: $(DEMO)/.installed
 	$(call phase,fastpaged beside other engines) $(DEMO)/bin/python bench/peers.py --model $(MODEL) $(PEERS)
+
+# TRACES: a folder of traces (bench/README.md); conversations are made up where there is none.
+TRACES ?=
+
+bench-prefixes: $(DEMO)/.bench
+	$(call phase,Prefix caching on traces) $(DEMO)/bin/python bench/prefix_replay.py $(if $(TRACES),--trace-dir $(TRACES))
+
+bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py

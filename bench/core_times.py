@@ -20,6 +20,7 @@ from typing import Any, TypedDict
 
 LIMITS_US: Mapping[str, float] = {
     "schedule_and_build/256": 50.0,
+    "prefix_lookup/32768": 300.0,
     "schedule_and_build_with_preemption/256/swap": 200.0,
     "schedule_and_build_with_preemption/256/swap/max": 200.0,
     "schedule_and_build_with_preemption/256/recompute": 200.0,

@@ -73,11 +73,12 @@ class PeerProcess:
                 )
         self.description = str(self._ask({"prepare": requests}, self._start_seconds)["engine"])
 
-    def run(self, requests: Sequence[Request]) -> Measured:
-        """Replays the requests. Raises PeerError, also where an answer has another length than was asked for."""
+    def run(self, requests: Sequence[Request], *, warm: bool = False) -> Measured:
+        """Replays the requests; warm: with prefix caches as the run before left them. Raises PeerError, also where an
+        answer has another length than was asked for."""
         assert self._process is not None
         with Others(self._process.pid) as others:
-            answer = self._ask({"run": requests}, self._run_seconds)
+            answer = self._ask({"run": requests, "warm": warm}, self._run_seconds)
         wrong = [
             index
             for index, (request, tokens) in enumerate(zip(requests, answer["tokens"], strict=True))

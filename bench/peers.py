@@ -6,8 +6,10 @@
 
 Each engine runs in a process of its own, behind its adapter (peer_adapters/), and is stopped while another has its
 turn. In each round every engine replays the workload once, beginning with another one each time; ratios are of runs
-of one round. The machine's rates are measured before and after. Prints a table for each workload as it is done, and
-writes DIR/peers.json and DIR/peers.md. A peer that fails, or takes longer than --time-limit, is named with the reason.
+of one round. Where requests share a prefix, rounds follow of two that come alone, one after the other: what the first
+token takes cold and warm. The machine's rates are measured before and after. Prints a table for each workload as it is
+done, and writes DIR/peers.json and DIR/peers.md. A peer that fails, or takes longer than --time-limit, is named with
+the reason.
 
 A workload is the name of one of bench/workloads.py, or a file like theirs.
 """
@@ -23,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer_process import Measured, PeerError, PeerProcess, PeerSpec
+from peers_first_token import FirstTokens, measure_first_tokens, num_shared_tokens
 from peers_limits import ModelWork, better_figures, changes, machine_rates, measure_machine, workload_limit
 from peers_report import OURS, WorkloadResult, metric_of
 from workloads import WORKLOADS, Request, vocab_size_of, write
@@ -118,19 +121,25 @@ def run_rounds(
     return runs, failures
 
 
-def measure(name: str, file: Path, peers: Sequence[PeerProcess], args: argparse.Namespace) -> WorkloadResult:
+def measure(
+    name: str, file: Path, peers: Sequence[PeerProcess], args: argparse.Namespace
+) -> tuple[WorkloadResult, FirstTokens | None]:
     """All of one workload, the machine's rates included."""
     requests: list[Request] = json.loads(file.read_text(encoding="utf-8"))
     machine = args.output / "machine.json"
     say(f"{name}: measuring the machine")
     before = measure_machine(args.model, args.threads, machine)
     runs, failures = run_rounds(name, requests, peers, args.rounds)
+    first_tokens = None
+    if num_shared_tokens(requests):
+        still_there = [peer for peer in peers if peer.spec.name in runs]
+        first_tokens = measure_first_tokens(requests, still_there, args.rounds, say)
     after = measure_machine(args.model, args.threads, machine)
     machine.write_text(json.dumps(better_figures(before, after), indent=2) + "\n", encoding="utf-8")
     limit = limit_of(requests, file, machine, args)
     warnings = changes(*(machine_rates(figures["rates"], args.threads) for figures in (before, after)))
     descriptions = {peer.spec.name: peer.description for peer in peers}
-    return WorkloadResult(name, requests, runs, failures, descriptions, limit, warnings)
+    return WorkloadResult(name, requests, runs, failures, descriptions, limit, warnings), first_tokens
 
 
 def limit_of(requests: Sequence[Request], file: Path, machine: Path, args: argparse.Namespace) -> float:
@@ -158,29 +167,36 @@ def main() -> None:
         for spec in specs_of(args)
     ]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the peers are ended
-    results: list[WorkloadResult] = []
+    results: list[tuple[WorkloadResult, FirstTokens | None]] = []
     try:
         for name, file in files.items():
             results.append(measure(name, file, peers, args))
-            print(results[-1].markdown(), flush=True)
+            print(markdown(*results[-1]), flush=True)
             write_results(results, args)
     finally:
         for peer in peers:
             peer.close()
 
 
-def write_results(results: Sequence[WorkloadResult], args: argparse.Namespace) -> None:
+def markdown(result: WorkloadResult, first_tokens: FirstTokens | None) -> str:
+    return result.markdown() + ("" if first_tokens is None else f"\n{first_tokens.markdown()}")
+
+
+def write_results(results: Sequence[tuple[WorkloadResult, FirstTokens | None]], args: argparse.Namespace) -> None:
     """After each workload, so that a run that is ended early leaves what it has."""
     figures = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
         "model": args.model.name,
         "threads": args.threads,
         "rounds": args.rounds,
-        "workloads": [result.as_dict() for result in results],
+        "workloads": [
+            {**result.as_dict(), "first_tokens": None if first is None else first.as_dict()}
+            for result, first in results
+        ],
     }
     (args.output / "peers.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     title = f"## {args.model.name}, bfloat16, {args.threads} threads, {args.rounds} rounds: median [least-most]\n"
-    text = "\n".join([title, *(result.markdown() for result in results)])
+    text = "\n".join([title, *(markdown(*result) for result in results)])
     (args.output / "peers.md").write_text(text, encoding="utf-8")
 
 

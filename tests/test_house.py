@@ -47,7 +47,17 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core", "_core_machine", "_core_plan"}),  # the last two are stubs of the first
     frozenset(
-        {"config", "errors", "absent_names", "param_checks", "start_up", "sampling_params", "outputs", "progress"}
+        {
+            "config",
+            "errors",
+            "absent_names",
+            "param_checks",
+            "start_up",
+            "sampling_params",
+            "beam_search_params",
+            "outputs",
+            "progress",
+        }
     ),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
@@ -90,7 +100,7 @@ CPP_ENDINGS = ("h", "cc", "inc", "cu", "cuh")
 
 
 def python_sources() -> dict[str, str]:
-    return read_tree("python/fastpaged/**/*.py", "python/fastpaged/**/*.pyx", "python/fastpaged/**/*.pyi")
+    return read_tree(*(f"python/fastpaged/**/*.{ending}" for ending in ("py", "pyi", "pyx", "pxi")))
 
 
 def includes(text: str) -> list[str]:
@@ -99,7 +109,7 @@ def includes(text: str) -> list[str]:
 
 def imports(path: str, text: str) -> set[str]:
     """Dotted names of everything a module imports, wherever in it. Relative imports are written out."""
-    if path.endswith(".pyx"):  # Cython is no Python to ast; its imports are plain lines
+    if path.endswith((".pyx", ".pxi")):  # Cython is no Python to ast; its imports are plain lines
         found = re.findall(r"^\s*(?:from|import|cimport)\s+([\w.]+)", text, re.MULTILINE)
         return set(found)
     names: set[str] = set()
@@ -264,7 +274,7 @@ def dependencies_are_in_the_table(sources: Sources) -> Iterable[str]:
 
 def architecture_names_real_files(sources: Sources) -> Iterable[str]:
     """A file that ARCHITECTURE.md points to exists: from the root, the Python package or the C++ sources."""
-    named = re.findall(r"`([\w/]+\.(?:py|pyx|h|cc|md))`", sources["ARCHITECTURE.md"])
+    named = re.findall(r"`([\w/]+\.(?:py|pyx|pxi|h|cc|md))`", sources["ARCHITECTURE.md"])
     if len(named) < 20:
         yield f"ARCHITECTURE.md names {len(named)} files; the way of a request goes through more"
     for name in sorted(set(named)):
@@ -298,7 +308,7 @@ def _dependency_lists(pyproject: str) -> str:
 # ---- held against the tree
 
 EVERYTHING = ("cpp/**/*", "cuda/**/*", "python/**/*", "tests/**/*", "bench/**/*", "cmake/*", "third_party/**/*", "*")
-TEXT = (".h", ".cc", ".inc", ".cu", ".cuh", ".py", ".pyx", ".pyi", ".cmake", ".txt", ".toml", ".md")
+TEXT = (".h", ".cc", ".inc", ".cu", ".cuh", ".py", ".pyx", ".pxi", ".pyi", ".cmake", ".txt", ".toml", ".md")
 
 
 def text_sources() -> dict[str, str]:

@@ -11,6 +11,7 @@ void Load::add(GroupId id, std::int32_t num_prompt_tokens, std::int32_t max_toke
   NewRequest request;
   request.id = id;
   request.prompt_token_ids.assign(num_prompt_tokens, 7);
+  request.prompt_token_ids.front() = static_cast<TokenId>(id);  // no two share a block
   request.stop = {max_tokens, {2}};
   scheduler_.add(std::move(request));
 }
@@ -21,7 +22,7 @@ StepTimes Load::step() {
   const SchedulerOutput plan = scheduler_.schedule();
   benchmark::DoNotOptimize(&builder_.build(plan));
   const Clock::time_point planned = Clock::now();
-  tokens_.assign(plan.num_samples, {.token_id = 9, .ok = true});
+  tokens_.assign(plan.num_results, {.token_id = 9, .ok = true});
   const Clock::time_point sampled = Clock::now();
   benchmark::DoNotOptimize(scheduler_.update(plan, tokens_));
   const Clock::time_point updated = Clock::now();

@@ -6,6 +6,7 @@
 int main(int argc, char** argv) {
   fastpaged::bench::register_block_pool();
   fastpaged::bench::register_block_table();
+  fastpaged::bench::register_prefix_cache();
   fastpaged::bench::register_scheduler();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) {

@@ -29,6 +29,7 @@ std::unique_ptr<Load> steady_decode(std::int32_t num_sequences, std::int32_t con
   const std::int32_t longest = context + kStepsPerLoad;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = true;  // as the engine has it
   config.num_blocks = num_sequences * blocks_for(longest) * 11 / 10;
   config.max_num_seqs = num_sequences;
   config.max_num_batched_tokens = num_sequences * longest;  // one step for all prompts
@@ -82,6 +83,7 @@ std::unique_ptr<Load> full_pool(PreemptionMode mode) {
   constexpr std::int32_t kEndsTogether = 4;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = true;  // as the engine has it
   config.num_blocks = kNumRequests * blocks_for(kContext - kStepsPerLoad / 2) + kNumRequests / kBlockSize;
   config.num_host_blocks = mode == PreemptionMode::kSwap ? config.num_blocks : 0;
   config.max_num_seqs = kNumRequests;
@@ -139,13 +141,14 @@ void decode_with_preemption(benchmark::State& state, PreemptionMode mode) {
 // a hundred and more come back in one step: that step is what is timed.
 constexpr std::int32_t kLeastReturning = 100;
 
-void return_together(benchmark::State& state, PreemptionMode mode) {
+void return_together(benchmark::State& state, PreemptionMode mode, bool prefix_caching) {
   constexpr std::int32_t kLongPrompt = 16384;
   constexpr std::int32_t kShortPrompt = 64;
   constexpr std::int32_t kNumShort = 400;
   constexpr std::int32_t kNumSteps = 64;
   SchedulerConfig config;
   config.block_size = kBlockSize;
+  config.prefix_caching = prefix_caching;  // if so, each looks for its prefix, and takes blocks that others left
   config.num_blocks = blocks_for(kLongPrompt) + kNumShort * blocks_for(kShortPrompt);
   config.num_host_blocks = mode == PreemptionMode::kSwap ? config.num_blocks : 0;
   config.max_num_seqs = kNumShort + 1;
@@ -203,8 +206,13 @@ void register_scheduler() {
   add("schedule_and_build_with_preemption/256/recompute", kIterations, decode_with_preemption,
       PreemptionMode::kRecompute);
   constexpr std::int64_t kReturns = 20;
-  add("schedule_and_build_with_preemption/256/swap/return", kReturns, return_together, PreemptionMode::kSwap);
-  add("schedule_and_build_with_preemption/256/recompute/return", kReturns, return_together, PreemptionMode::kRecompute);
+  for (const bool prefix_caching : {false, true}) {
+    const std::string end = prefix_caching ? "/return/cached" : "/return";
+    add("schedule_and_build_with_preemption/256/swap" + end, kReturns, return_together, PreemptionMode::kSwap,
+        prefix_caching);
+    add("schedule_and_build_with_preemption/256/recompute" + end, kReturns, return_together, PreemptionMode::kRecompute,
+        prefix_caching);
+  }
 }
 
 }  // namespace fastpaged::bench

@@ -4,9 +4,11 @@ The caller (bench/peers.py) writes one JSON object a line, and reads one for eac
 
     -> {"prepare": requests}   load what these need, and run a few other tokens     <- {"engine": description}
     -> {"run": requests}       all at once: greedy, end-of-sequence ignored         <- {"wall_s", "ttft_s", "tokens"}
+    -> {"run": requests, "warm": true}    the same, with what the run before it left in prefix caches
 
 requests: [{"prompt": [token ids], "out": n}, ...]; tokens: the generated ids, by request; ttft_s: seconds to the first
-token where there is one request, else null. Nothing of a run may be left to speed up the next. End of input: the end.
+token where there is one request, else null. Nothing of a run may be left to speed up the next, but a warm one. End of
+input: the end.
 
 Runs under the engine's own interpreter, so: the standard library and that engine, nothing of fastpaged's.
 """
@@ -26,6 +28,7 @@ Requests = list[dict[str, Any]]
 
 _WARM_UP_REQUESTS = 16
 _WARM_UP_TOKENS = 8
+_SHARED_TOKENS = 64
 
 
 @dataclass
@@ -38,7 +41,8 @@ class Run:
 
 
 class Engine(ABC):
-    """A peer. The methods are called in this order: prepare, and then fresh and run again and again."""
+    """A peer. The methods are called in this order: prepare, and then fresh and run again and again; before a warm run
+    there is no fresh."""
 
     @abstractmethod
     def prepare(self, requests: Requests) -> str:
@@ -73,11 +77,18 @@ def serve(make: Callable[[], Engine]) -> None:
             answer: dict[str, Any] = {"engine": engine.prepare(requests)}
             engine.run(warm_up(requests))
         else:
-            engine.fresh()
+            if not command.get("warm", False):
+                engine.fresh()
             run = engine.run(command["run"])
             answer = {"wall_s": run.wall_s, "ttft_s": run.ttft_s, "tokens": run.tokens}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def share_a_prefix(requests: Requests) -> bool:
+    """Whether all of several prompts begin alike, for long enough that a prefix cache is of use."""
+    first = requests[0]["prompt"][:_SHARED_TOKENS]
+    return len(requests) > 1 and all(request["prompt"][:_SHARED_TOKENS] == first for request in requests)
 
 
 def warm_up(requests: Requests) -> Requests:

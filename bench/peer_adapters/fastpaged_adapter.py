@@ -24,6 +24,10 @@ class Fastpaged(adapter.Engine):
         device = self._llm.engine.worker.device
         return f"fastpaged {fastpaged.__version__} ({device.isa}, {device.num_threads} threads)"
 
+    def fresh(self) -> None:
+        """Empties the prefix cache."""
+        self._llm.reset_prefix_cache()
+
     def run(self, requests: adapter.Requests) -> adapter.Run:
         """As token ids, without text."""
         prompts = [{"prompt_token_ids": request["prompt"]} for request in requests]

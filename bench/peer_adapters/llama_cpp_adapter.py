@@ -1,4 +1,8 @@
-"""llama.cpp: its llama-server on loopback, one slot for each request of a workload, no prompt reused."""
+"""llama.cpp: its llama-server on loopback, one slot for each request of a workload, no prompt reused.
+
+Where requests share a prefix: a few slots that reuse what they hold, for a slot does not know what others have
+computed; they are erased before each run.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
 from typing import Any
 
 import adapter
 
 _MAX_SLOTS = 64
+_SLOTS_THAT_SHARE = 4  # each computes the prefix once; with fewer, fewer answers are decoded together
 _SECONDS_TO_START = 300
 _SECONDS_TO_ANSWER = 3600
 _CONTEXT_STEP = 256  # its contexts are multiples of it
@@ -27,21 +33,39 @@ class LlamaCpp(adapter.Engine):
         self._args = args
         self._server: subprocess.Popen[bytes] | None = None
         self._port = 0
+        self._num_slots = 0
+        self._shares = False
+        self._folder = tempfile.TemporaryDirectory()  # the server erases slots only if it might save them too
 
     def prepare(self, requests: adapter.Requests) -> str:
         """Starts a server with a slot for each request, wide enough for the longest."""
         self._stop()
-        num_slots = min(len(requests), _MAX_SLOTS)
+        self._shares = adapter.share_a_prefix(requests)
+        self._num_slots = num_slots = min(len(requests), _SLOTS_THAT_SHARE if self._shares else _MAX_SLOTS)
         longest = max(len(request["prompt"]) + request["out"] for request in requests) + 8
         width = -(-longest // _CONTEXT_STEP) * _CONTEXT_STEP
         self._port = _free_port()
         threads = str(self._args.threads)
         command = [self._args.server, "-m", self._args.gguf, "-t", threads, "-tb", threads, "-np", str(num_slots)]
         command += ["-c", str(num_slots * width), "-no-kvu", "-b", "2048", "-ub", "512", "-fa", "auto"]
-        command += ["--cache-ram", "0", "--host", "127.0.0.1", "--port", str(self._port)]
+        command += [
+            "--slot-save-path",
+            self._folder.name,
+            "--cache-ram",
+            "0",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+        ]
         self._server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2)
         self._wait_until_healthy()
         return f"llama.cpp {self._version()} (llama-server, {os.path.basename(self._args.gguf)}, {num_slots} slots)"
+
+    def fresh(self) -> None:
+        """Erases the slots, where they are reused."""
+        for slot in range(self._num_slots if self._shares else 0):
+            self._post(f"/slots/{slot}?action=erase", {}).read()
 
     def run(self, requests: adapter.Requests) -> adapter.Run:
         """One connection for each request; the answers of a lone one are streamed, to see its first token."""
@@ -54,13 +78,13 @@ class LlamaCpp(adapter.Engine):
         return adapter.Run(time.perf_counter() - begin, None, answers)
 
     def _ask(self, request: dict[str, Any]) -> list[int]:
-        tokens: list[int] = json.loads(self._post(request, stream=False).read())["tokens"]
+        tokens: list[int] = json.loads(self._complete(request, stream=False).read())["tokens"]
         return tokens
 
     def _stream(self, request: dict[str, Any]) -> tuple[list[int], float | None]:
         begin = time.perf_counter()
         ttft_s, tokens = None, []
-        for line in self._post(request, stream=True):
+        for line in self._complete(request, stream=True):
             if line.startswith(b"data: "):
                 ttft_s = time.perf_counter() - begin if ttft_s is None else ttft_s
                 part = json.loads(line[len(b"data: ") :])
@@ -69,8 +93,7 @@ class LlamaCpp(adapter.Engine):
                     break
         return tokens, ttft_s
 
-    def _post(self, request: dict[str, Any], *, stream: bool) -> http.client.HTTPResponse:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS_TO_ANSWER)
+    def _complete(self, request: dict[str, Any], *, stream: bool) -> http.client.HTTPResponse:
         body = {
             "prompt": request["prompt"],
             "n_predict": request["out"],
@@ -78,11 +101,15 @@ class LlamaCpp(adapter.Engine):
             "temperature": 0.0,
             "samplers": ["top_k"],
             "top_k": 1,
-            "cache_prompt": False,
+            "cache_prompt": self._shares,
             "return_tokens": True,
             "stream": stream,
         }
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        return self._post("/completion", body)
+
+    def _post(self, path: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SECONDS_TO_ANSWER)
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != http.client.OK:
             raise SystemExit(f"llama-server answered {response.status}: {response.read().decode(errors='replace')}")

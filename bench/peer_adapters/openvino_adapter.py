@@ -9,7 +9,6 @@ from typing import Any
 import adapter
 
 _MAX_NUM_BATCHED_TOKENS = 2048
-_BLOCK = 32  # prompts that share less than a block share nothing
 
 
 class OpenVino(adapter.Engine):
@@ -28,8 +27,7 @@ class OpenVino(adapter.Engine):
 
     def prepare(self, requests: adapter.Requests) -> str:
         """A pipeline with room for all requests at once."""
-        first = requests[0]["prompt"][:_BLOCK]
-        self._shares = len(requests) > 1 and all(r["prompt"][:_BLOCK] == first for r in requests)
+        self._shares = adapter.share_a_prefix(requests)
         self._max_num_seqs = len(requests)
         self._make()
         caching = "prefix caching, " if self._shares else ""

@@ -3,6 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+namespace fastpaged {
+class Scheduler;
+}
+
 namespace fastpaged::bindings {
 
 void bind_device(pybind11::module_& m);
@@ -14,6 +18,7 @@ void bind_graph(pybind11::module_& m);
 void bind_policy(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_scheduler(pybind11::module_& m);
+void bind_prefixes(pybind11::module_& m, pybind11::class_<Scheduler>& scheduler);
 void bind_sampling(pybind11::module_& m);
 
 }  // namespace fastpaged::bindings

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/bool_arg.h"
 #include "bindings/handles.h"
 #include "bindings/int_arg.h"
 #include "bindings/tensor_arg.h"
@@ -60,12 +61,40 @@ std::shared_ptr<const TokenRules> make_rules(const py::dict& logit_bias, const p
   return empty ? nullptr : std::make_shared<const TokenRules>(std::move(rules));
 }
 
+EarlyStopping early_stopping_arg(const py::object& early_stopping) {
+  if (py::isinstance<py::bool_>(early_stopping)) {
+    return early_stopping.cast<bool>() ? EarlyStopping::kYes : EarlyStopping::kNo;
+  }
+  require(py::isinstance<py::str>(early_stopping) && early_stopping.cast<std::string>() == "never", [&] {
+    return "early_stopping must be False, True or 'never', got " + py::repr(early_stopping).cast<std::string>();
+  });
+  return EarlyStopping::kNever;
+}
+
+// None without a width.
+std::optional<BeamParams> make_beam_params(const py::object& beam_width, double length_penalty,
+                                           const py::object& early_stopping, const py::object& num_candidates,
+                                           const py::object& has_stop_strings) {
+  if (beam_width.is_none()) {
+    return std::nullopt;
+  }
+  BeamParams beam;
+  beam.width = int_arg<std::int32_t>(beam_width, "beam_width", 1);
+  beam.length_penalty = length_penalty;
+  beam.early_stopping = early_stopping_arg(early_stopping);
+  beam.num_candidates = int_arg<std::int32_t>(num_candidates, "num_candidates");
+  beam.has_stop_strings = bool_arg(has_stop_strings, "has_stop_strings");
+  return beam;
+}
+
 SamplingParams make_sampling_params(float temperature, float top_p, const py::object& top_k, float min_p,
                                     const py::object& seed, const py::object& num_logprobs, float presence_penalty,
                                     float frequency_penalty, float repetition_penalty, const py::object& min_tokens,
                                     const py::dict& logit_bias, const py::object& allowed_token_ids,
                                     const py::object& end_token_ids, const py::object& bad_words,
-                                    const py::object& num_prompt_logprobs) {
+                                    const py::object& num_prompt_logprobs, const py::object& beam_width,
+                                    double length_penalty, const py::object& early_stopping,
+                                    const py::object& num_candidates, const py::object& has_stop_strings) {
   SamplingParams params;
   params.temperature = temperature;
   params.top_p = top_p;
@@ -83,6 +112,7 @@ SamplingParams make_sampling_params(float temperature, float top_p, const py::ob
   params.repetition_penalty = repetition_penalty;
   params.min_tokens = int_arg<std::int32_t>(min_tokens, "min_tokens", 0);
   params.rules = make_rules(logit_bias, allowed_token_ids, end_token_ids, bad_words);
+  params.beam = make_beam_params(beam_width, length_penalty, early_stopping, num_candidates, has_stop_strings);
   validate(params);
   return params;
 }
@@ -177,6 +207,10 @@ struct PackedEvent {
   std::int64_t num_scores;
   std::int64_t finish_reason;  // -1: unfinished
   std::int64_t group_finished;
+  std::int64_t kind;
+  std::uint64_t parent_id;
+  std::int64_t branch;
+  double score;
 };
 
 py::bytes packed(const StepEvents& self) {
@@ -191,7 +225,11 @@ py::bytes packed(const StepEvents& self) {
                           .score_row = e.score_row,
                           .num_scores = e.num_scores,
                           .finish_reason = e.finished ? static_cast<std::int64_t>(e.finish_reason) : -1,
-                          .group_finished = e.group_finished ? 1 : 0};
+                          .group_finished = e.group_finished ? 1 : 0,
+                          .kind = static_cast<std::int64_t>(e.kind),
+                          .parent_id = e.parent_id,
+                          .branch = e.branch,
+                          .score = e.score};
     std::memcpy(out, &row, sizeof(row));
     out += sizeof(row);
   }
@@ -214,7 +252,9 @@ void bind_request(py::module_& m) {
            py::arg("frequency_penalty") = 0.0F, py::arg("repetition_penalty") = 1.0F, py::arg("min_tokens") = 0,
            py::arg("logit_bias") = py::dict(), py::arg("allowed_token_ids") = py::none(),
            py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
-           py::arg("num_prompt_logprobs") = py::none());
+           py::arg("num_prompt_logprobs") = py::none(), py::arg("beam_width") = py::none(),
+           py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0,
+           py::arg("has_stop_strings") = false);
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)
@@ -222,9 +262,19 @@ void bind_request(py::module_& m) {
       .value("ABORT", FinishReason::kAbort)
       .value("ERROR", FinishReason::kError);
 
+  py::enum_<EventKind>(m, "EventKind")
+      .value("SAMPLE", EventKind::kSample)
+      .value("BEAM", EventKind::kBeam)
+      .value("HYPOTHESIS", EventKind::kHypothesis)
+      .value("RESULT", EventKind::kResult);
+
   py::class_<SequenceEvent>(m, "SequenceEvent")
+      .def_readonly("kind", &SequenceEvent::kind)
       .def_readonly("group_id", &SequenceEvent::group_id)
       .def_readonly("sequence_id", &SequenceEvent::sequence_id)
+      .def_readonly("parent_id", &SequenceEvent::parent_id)
+      .def_readonly("branch", &SequenceEvent::branch)
+      .def_readonly("score", &SequenceEvent::score)
       .def_property_readonly("token_id", [](const SequenceEvent& e) { return when(e.has_token, e.token_id); })
       .def_property_readonly("sample_row", [](const SequenceEvent& e) { return when(e.has_token, e.sample_row); })
       .def_property_readonly(
@@ -248,9 +298,11 @@ void bind_plan(py::module_& m) {
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
       .def_readonly("swapped_in", &SchedulerOutput::swapped_in)
       .def_readonly("let_in", &SchedulerOutput::let_in)
+      .def_readonly("cached", &SchedulerOutput::cached)
       .def_readonly("num_tokens", &SchedulerOutput::num_tokens)
       .def_readonly("num_samples", &SchedulerOutput::num_samples)
-      .def_readonly("num_rows", &SchedulerOutput::num_rows);
+      .def_readonly("num_rows", &SchedulerOutput::num_rows)
+      .def_readonly("num_results", &SchedulerOutput::num_results);
 
   py::class_<SchedulerStats>(m, "SchedulerStats", "What preemption and sharing have cost so far. Read-only.")
       .def_readonly("num_preemptions", &SchedulerStats::num_preemptions)
@@ -259,7 +311,12 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_blocks_swapped_out", &SchedulerStats::num_blocks_swapped_out)
       .def_readonly("num_blocks_swapped_in", &SchedulerStats::num_blocks_swapped_in)
       .def_readonly("num_blocks_copied_on_write", &SchedulerStats::num_blocks_copied_on_write)
-      .def_readonly("num_tokens_recomputed", &SchedulerStats::num_tokens_recomputed);
+      .def_readonly("num_tokens_recomputed", &SchedulerStats::num_tokens_recomputed)
+      .def_readonly("num_prefix_tokens_looked_up", &SchedulerStats::num_prefix_tokens_looked_up)
+      .def_readonly("num_prefix_tokens_found", &SchedulerStats::num_prefix_tokens_found)
+      .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
+      .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
+      .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
 
   m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
         "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/bind.h"
+#include "bindings/bool_arg.h"
 #include "bindings/int_arg.h"
 #include "bindings/preemption_mode.h"
 #include "fastpaged/scheduler/scheduler_policy.h"
@@ -12,13 +13,6 @@ namespace py = pybind11;
 
 namespace fastpaged::bindings {
 namespace {
-
-bool bool_arg(const py::object& value, const char* name) {
-  if (!PyBool_Check(value.ptr())) {
-    throw py::type_error(std::string(name) + " must be True or False, got " + std::string(py::repr(value)));
-  }
-  return value.is(py::handle(Py_True));
-}
 
 double number_arg(const py::object& value, const char* name) {
   const double number = PyFloat_AsDouble(value.ptr());

@@ -13,8 +13,10 @@
 
 #include "bindings/bind.h"
 #include "bindings/handles.h"
+#include "bindings/int_arg.h"
 #include "bindings/step_thread.h"
 #include "bindings/tensor_arg.h"
+#include "fastpaged/sampling/philox.h"
 #include "fastpaged/sampling/sampler.h"
 
 namespace py = pybind11;
@@ -22,14 +24,20 @@ namespace py = pybind11;
 namespace fastpaged::bindings {
 namespace {
 
-SamplerOutput sample_array(DeviceSampler& sampler, const py::object& logits, std::span<const SampleRequest> requests) {
+// num_rows: that the requests are meant for; none if they say so themselves.
+SamplerOutput sample_array(DeviceSampler& sampler, const py::object& logits, std::span<const SampleRequest> requests,
+                           std::optional<std::int64_t> num_rows) {
   const TensorArg logits_arg(logits, "logits", DType::kFloat32);
+  const TensorView& view = logits_arg.view();
+  require(!num_rows || view.rank != 2 || view.shape[0] == *num_rows, [&] {
+    return "logits must have " + std::to_string(*num_rows) + " rows, got " + std::to_string(view.shape[0]);
+  });
   const py::gil_scoped_release release;
-  return sampler.sample(logits_arg.view(), requests);
+  return sampler.sample(view, requests);
 }
 
 SamplerOutput sample_batch(DeviceSampler& sampler, const py::object& logits, const BatchHandle& batch) {
-  return sample_array(sampler, logits, batch.sample_requests);
+  return sample_array(sampler, logits, batch.sample_requests, std::ssize(batch.batch.sample_rows));
 }
 
 void require_one_each(std::size_t count, const std::string& name, std::size_t num_params) {
@@ -43,7 +51,9 @@ using Histories = std::vector<std::pair<std::vector<TokenId>, std::vector<TokenI
 
 SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, const std::vector<SamplingParams>& params,
                           const std::vector<std::int64_t>& positions, std::optional<Histories> histories,
-                          std::optional<std::vector<std::optional<TokenId>>> given) {
+                          std::optional<std::vector<std::optional<TokenId>>> given,
+                          const std::optional<std::vector<std::int32_t>>& rows,
+                          const std::optional<std::vector<std::int32_t>>& sample_indices) {
   require_one_each(positions.size(), "positions", params.size());
   if (!histories) {
     histories.emplace(params.size());
@@ -53,13 +63,22 @@ SamplerOutput sample_rows(DeviceSampler& sampler, const py::object& logits, cons
     given.emplace(params.size());
   }
   require_one_each(given->size(), "given", params.size());
+  require_one_each(rows ? rows->size() : params.size(), "rows", params.size());
+  require_one_each(sample_indices ? sample_indices->size() : params.size(), "sample_indices", params.size());
   std::vector<SampleRequest> requests;
   for (std::size_t i = 0; i < params.size(); ++i) {
     auto& [tokens, output] = (*histories)[i];
     tokens.insert(tokens.end(), output.begin(), output.end());
-    requests.push_back({params[i], positions[i], static_cast<std::int32_t>(output.size()), tokens, (*given)[i]});
+    requests.push_back({.params = params[i],
+                        .position = positions[i],
+                        .num_output_tokens = static_cast<std::int32_t>(output.size()),
+                        .history = tokens,
+                        .given = (*given)[i],
+                        .row = rows ? (*rows)[i] : static_cast<std::int32_t>(i),
+                        .sample_index = sample_indices ? (*sample_indices)[i] : 0});
   }
-  return sample_array(sampler, logits, requests);
+  return sample_array(sampler, logits, requests,
+                      rows ? std::nullopt : std::optional<std::int64_t>(std::ssize(requests)));
 }
 
 template <typename T, typename Values, typename Field>
@@ -105,7 +124,7 @@ py::tuple scores(const SamplerOutput& output, std::int64_t first_row, std::int64
 }
 
 void bind_output(py::module_& m) {
-  py::class_<SamplerOutput>(m, "SamplerOutput", "Rows in the order of Batch.sample_rows. Read-only copies.")
+  py::class_<SamplerOutput>(m, "SamplerOutput", "A row for each score and draw of the plan. Read-only copies.")
       .def_property_readonly("token_ids",
                              [](const SamplerOutput& output) {
                                return to_numpy<std::int32_t>(output.tokens,
@@ -142,9 +161,18 @@ void bind_sampling(py::module_& m) {
       .def("sample", &sample_batch, py::arg("logits"), py::arg("batch"),
            "Uses the sampling params the builder kept beside the batch. Releases the GIL.")
       .def("sample_rows", &sample_rows, py::arg("logits"), py::arg("params"), py::arg("positions"),
-           py::arg("histories") = py::none(), py::arg("given") = py::none(),
-           "The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, "
-           "and the token whose logprobs are wanted, or None to sample one. Releases the GIL.");
+           py::arg("histories") = py::none(), py::arg("given") = py::none(), py::arg("rows") = py::none(),
+           py::arg("sample_indices") = py::none(),
+           "The same for requests of no batch: params and position of each, the tokens before it, prompt and output, "
+           "the token whose logprobs are wanted, or None to sample one, the row it looks at (its own place, if None is "
+           "given), and which of its request's samples it is (0). Releases the GIL.");
+  m.def(
+      "mix_seed",
+      [](const py::object& seed, const py::object& sample_index) {
+        return mix(int_arg<std::uint64_t>(seed, "seed"), int_arg<std::uint64_t>(sample_index, "sample_index"));
+      },
+      py::arg("seed"), py::arg("sample_index"),
+      "The seed of a request's sample: a request of its own with that seed draws the same.");
 }
 
 }  // namespace fastpaged::bindings

@@ -7,10 +7,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "bindings/bind.h"
+#include "bindings/bool_arg.h"
 #include "bindings/handles.h"
 #include "bindings/int_arg.h"
 #include "bindings/preemption_mode.h"
@@ -46,7 +48,9 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
                                           const py::object& max_num_seqs, const py::object& max_num_batched_tokens,
                                           const py::object& max_model_len, const py::object& max_num_rows,
                                           const py::object& num_host_blocks,
-                                          const std::optional<SchedulerPolicy>& policy) {
+                                          const std::optional<SchedulerPolicy>& policy,
+                                          const py::object& prefix_caching, const py::object& max_pinned_blocks,
+                                          const py::object& prefix_hash_mask) {
   SchedulerConfig config;
   config.num_blocks = int_arg<std::int32_t>(num_blocks, "num_blocks");
   config.block_size = int_arg<std::int32_t>(block_size, "block_size");
@@ -56,17 +60,24 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
   config.max_model_len = int_arg<std::int32_t>(max_model_len, "max_model_len");
   config.max_num_rows = int_arg<std::int32_t>(max_num_rows, "max_num_rows", 0);
   config.policy = policy.value_or(SchedulerPolicy{});
+  config.prefix_caching = bool_arg(prefix_caching, "prefix_caching");
+  config.max_pinned_blocks = int_arg<std::int32_t>(max_pinned_blocks, "max_pinned_blocks");
+  config.prefix_hash_mask = int_arg<std::uint64_t>(prefix_hash_mask, "prefix_hash_mask");
   return std::make_unique<Scheduler>(config);
 }
 
 void add(Scheduler& scheduler, const py::object& group_id, const py::object& prompt_token_ids,
-         const SamplingParams& sampling, const py::object& max_tokens, const py::object& stop_token_ids) {
+         const SamplingParams& sampling, const py::object& max_tokens, const py::object& stop_token_ids,
+         const py::object& num_samples, const std::string& cache_root, const py::object& skip_prefix_cache) {
   NewRequest request;
   request.id = int_arg<GroupId>(group_id, "group_id");
   request.prompt_token_ids = token_ids_arg(prompt_token_ids, "prompt_token_ids");
   request.sampling = sampling;
   request.stop.max_tokens = int_arg<std::int32_t>(max_tokens, "max_tokens");
   request.stop.stop_token_ids = token_ids_arg(stop_token_ids, "stop_token_ids");
+  request.num_samples = int_arg<std::int32_t>(num_samples, "num_samples");
+  request.cache_root = cache_root;
+  request.skip_prefix_cache = bool_arg(skip_prefix_cache, "skip_prefix_cache");
   scheduler.add(std::move(request));
 }
 
@@ -150,9 +161,12 @@ void bind_scheduler(py::module_& m) {
   scheduler
       .def(py::init(&make_scheduler), py::kw_only(), py::arg("num_blocks"), py::arg("block_size"),
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
-           py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none())
+           py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none(),
+           py::arg("prefix_caching") = false, py::arg("max_pinned_blocks") = 0,
+           py::arg("prefix_hash_mask") = ~std::uint64_t{0})
       .def("add", &add, py::arg("group_id"), py::arg("prompt_token_ids"), py::arg("sampling"), py::arg("max_tokens"),
-           py::arg("stop_token_ids"))
+           py::arg("stop_token_ids"), py::arg("num_samples") = 1, py::arg("cache_root") = "",
+           py::arg("skip_prefix_cache") = false)
       .def(
           "abort", [](Scheduler& s, const py::object& id) { return s.abort(int_arg<GroupId>(id, "group_id")); },
           py::arg("group_id"))
@@ -162,6 +176,12 @@ void bind_scheduler(py::module_& m) {
             return s.finish(int_arg<GroupId>(id, "group_id"), int_arg<SequenceId>(sequence_id, "sequence_id"));
           },
           py::arg("group_id"), py::arg("sequence_id"))
+      .def(
+          "finish_beams",
+          [](Scheduler& s, const py::object& id, const std::vector<SequenceId>& sequence_ids) {
+            return s.finish_beams(int_arg<GroupId>(id, "group_id"), sequence_ids);
+          },
+          py::arg("group_id"), py::arg("sequence_ids"))
       .def(
           "fork",
           [](Scheduler& s, const py::object& id, const py::object& sequence_id) {
@@ -174,11 +194,16 @@ void bind_scheduler(py::module_& m) {
       .def(
           "update",
           [](Scheduler& s, const SchedulerOutput& plan, const SamplerOutput& result) {
-            return StepEvents{s.update(plan, result.tokens)};
+            const SampledRows results = {.tokens = result.tokens,
+                                         .top_offsets = result.top_offsets,
+                                         .top_ids = result.top_ids,
+                                         .top_logprobs = result.top_logprobs};
+            return StepEvents{s.update(plan, results)};
           },
           py::arg("plan"), py::arg("result"), NoGil())
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));
   bind_sizes(scheduler);
+  bind_prefixes(m, scheduler);
   bind_batch(m);
 }
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fastpaged._core import __version__
+    from fastpaged.beam_search_params import BeamSearchParams
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.config import EngineArgs as AsyncEngineArgs
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine as AsyncLLM
     from fastpaged.engine.llm_engine import LLMEngine
+    from fastpaged.engine.pinned_prefixes import PinnedPrefix
     from fastpaged.errors import (
         EngineBusyError,
         EngineClosedError,
@@ -28,7 +30,14 @@ if TYPE_CHECKING:
         UnsupportedFeatureError,
     )
     from fastpaged.llm import LLM
-    from fastpaged.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+    from fastpaged.outputs import (
+        BeamSearchOutput,
+        BeamSearchSequence,
+        CompletionOutput,
+        Logprob,
+        RequestMetrics,
+        RequestOutput,
+    )
     from fastpaged.sampling_params import RequestOutputKind, SamplingParams
 
 __all__ = [
@@ -36,6 +45,9 @@ __all__ = [
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "EngineArgs",
     "EngineBusyError",
@@ -48,6 +60,7 @@ __all__ = [
     "Logprob",
     "ModelFormatError",
     "ModelNotFoundError",
+    "PinnedPrefix",
     "RequestLostError",
     "RequestMetrics",
     "RequestOutput",
@@ -72,8 +85,12 @@ def _home(name: str) -> str:
             return "fastpaged.engine.async_llm_engine"
         case "LLMEngine":
             return "fastpaged.engine.llm_engine"
+        case "PinnedPrefix":
+            return "fastpaged.engine.pinned_prefixes"
         case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
+        case "BeamSearchParams":
+            return "fastpaged.beam_search_params"
         case "SamplingParams" | "RequestOutputKind":
             return "fastpaged.sampling_params"
         case _ if name.endswith("Error"):

@@ -3,7 +3,7 @@
 Argument errors raise ValueError naming the argument; a broken invariant raises RuntimeError.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,11 +14,14 @@ from fastpaged._core_machine import MatrixProbe as MatrixProbe
 from fastpaged._core_machine import OpTime as OpTime
 from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
 from fastpaged._core_plan import SchedulerStats as SchedulerStats
+from fastpaged._core_plan import SequenceEvent as SequenceEvent
+from fastpaged._core_plan import StepEvents as StepEvents
 
 __version__: str
 
@@ -221,31 +224,6 @@ class ModelGraph:
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
-class SequenceEvent:
-    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
-
-    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
-        without any. An event may have no more than that.
-    """
-
-    group_id: Final[int]
-    sequence_id: Final[int]
-    token_id: Final[int | None]
-    sample_row: Final[int | None]
-    score_rows: Final[tuple[int, int] | None]
-    finish_reason: Final[FinishReason | None]
-    @property
-    def group_finished(self) -> bool:
-        """This sequence was the last of its request."""
-
-class StepEvents:
-    """What a step did, in order. packed, 8 native int64 an event: group_id, sequence_id, token_id (-1: none),
-    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished."""
-
-    packed: Final[bytes]
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[SequenceEvent]: ...
-
 def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
@@ -266,10 +244,20 @@ class Batch:
     block_tables: Final[npt.NDArray[np.int32]]
     sample_rows: Final[npt.NDArray[np.int32]]
 
+class PinnedPrefix:
+    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
+
+    id: Final[int]
+    num_tokens: Final[int]
+    num_blocks: Final[int]
+    num_held_blocks: Final[int]
+
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
 
-    num_waiting, num_running and num_swapped count requests; num_blocks and num_free_blocks are the device's.
+    num_waiting, num_running and num_swapped count requests; num_blocks and num_free_blocks, cached ones included, are
+    the device's. num_logical_blocks: entries in the block tables of running requests, which hold num_held_blocks: the
+    rest is what sharing saves.
     """
 
     def __init__(
@@ -283,9 +271,13 @@ class Scheduler:
         max_num_rows: int = 0,
         num_host_blocks: int = 0,
         policy: SchedulerPolicy | None = None,
+        prefix_caching: bool = False,
+        max_pinned_blocks: int = 0,
+        prefix_hash_mask: int = ...,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
-        of the rows above it, each beside one of its own. 0 is no limit."""
+        of the rows above it, each beside one of its own. 0 is no limit.
+        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks."""
     def add(
         self,
         group_id: int,
@@ -293,28 +285,48 @@ class Scheduler:
         sampling: SamplingParams,
         max_tokens: int,
         stop_token_ids: Sequence[int],
-    ) -> None: ...
+        num_samples: int = 1,
+        cache_root: str = "",
+        skip_prefix_cache: bool = False,
+    ) -> None:
+        """cache_root: cached blocks are shared among requests of the same one alone. skip_prefix_cache: takes nothing
+        from the prefix cache; others may still take what it computes.
+        num_samples: answers drawn independently, each a branch once the prompt is computed; sample i draws with
+        mix_seed(seed, i)."""
     def abort(self, group_id: int) -> bool:
         """Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here."""
     def finish(self, group_id: int, sequence_id: int) -> bool:
         """Ends one branch the same way, and with the last one its request."""
+    def finish_beams(self, group_id: int, sequence_ids: Sequence[int]) -> bool:
+        """These live beams become hypotheses as they are; then it is asked whether their search is over. With
+        has_stop_strings due after each update() with live beams, if only with no id. False if none of them is here."""
     def fork(self, group_id: int, sequence_id: int) -> int:
         """A new branch that shares this one's blocks; its sequence id. Between update() and schedule(), of a request
-        that runs and has one token left to compute in each branch."""
+        that runs, whose samples have parted, and that has one token left to compute in each branch."""
     def preempt(self, group_id: int, mode: str) -> bool:
         """The next schedule() preempts this request first, if it runs then; mode as in SchedulerPolicy. It may come
         back in the same step. False if it is not here."""
     def reset(self) -> None:
-        """Ends every request at once, with no event."""
+        """Ends every request at once, with no event. What is cached or pinned stays so."""
+    def pin(self, pin_id: int, token_ids: Sequence[int], cache_root: str = "") -> int:
+        """Holds the cached blocks that these tokens fill, and those to come, until unpin(); returns how many it holds
+        by now. ValueError, naming need and have, beyond max_pinned_blocks; so for tokens that fill no block."""
+    def unpin(self, pin_id: int) -> bool:
+        """False if it is not here."""
+    def pins(self) -> list[PinnedPrefix]:
+        """In order of id."""
+    def reset_prefix_cache(self) -> None:
+        """Nothing is cached any more, nor will be what is computed already. Requests go on; pins stay, and hold
+        nothing."""
     def schedule(self) -> SchedulerOutput:
         """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
-        logits, less those gone since. Releases the GIL."""
+        logits, or per draw where samples part, less those gone since. Releases the GIL."""
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
-        """update() with tokens from elsewhere, one per row of logits; None for a row whose logits held a NaN. The token
-        of a row that scores the prompt is not looked at."""
+        """update() with tokens from elsewhere, plan.num_results of them; None for a row whose logits held a NaN. The
+        token of a row that scores the prompt is not looked at."""
     def has_unfinished(self) -> bool: ...
     num_waiting: Final[int]
     num_running: Final[int]
@@ -324,7 +336,11 @@ class Scheduler:
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
     def free_blocks(self) -> npt.NDArray[np.int32]:
-        """In the order in which they would be taken; a copy."""
+        """Those that hold nothing, in the order in which they would be taken; a copy."""
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
+    num_logical_blocks: Final[int]
+    num_held_blocks: Final[int]
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
     @property
     def stats(self) -> SchedulerStats:
@@ -342,7 +358,7 @@ class BatchBuilder:
 # ---- sampling (bind_sampling.cc)
 
 class SamplerOutput:
-    """Rows in the order of Batch.sample_rows. Read-only numpy copies, one property each."""
+    """A row for each score and each draw, plan.num_results in all. Read-only numpy copies, one property each."""
 
     token_ids: Final[npt.NDArray[np.int32]]
     ok: Final[npt.NDArray[np.bool_]]
@@ -371,7 +387,13 @@ class Sampler:
         positions: Sequence[int],
         histories: Sequence[tuple[Sequence[int], Sequence[int]]] | None = None,
         given: Sequence[int | None] | None = None,
+        rows: Sequence[int] | None = None,
+        sample_indices: Sequence[int] | None = None,
     ) -> SamplerOutput:
-        """The same for rows of no batch: params and position of each row, the tokens before it, prompt and output, and
-        the token whose logprobs are wanted, with num_prompt_logprobs alternatives; None to sample one. Releases the
-        GIL."""
+        """The same for requests of no batch: params and position of each, the tokens before it, prompt and output, the
+        token whose logprobs are wanted, with num_prompt_logprobs alternatives (None to sample one), the row of logits
+        it looks at, by default that of its own place, and which of a request's samples it is. Releases the GIL."""
+
+def mix_seed(seed: int, sample_index: int) -> int:
+    """The seed of a request's sample: a request of its own with that seed draws the same. Sample 0 has the request's
+    own."""

@@ -1,8 +1,8 @@
 """What fastpaged._core's scheduler takes and plans (bind_policy.cc, bind_plan.cc). Only for readers and type checkers:
 no module of this name exists at run time."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
 
 class SchedulerPolicy:
     """All that scheduling policies differ in. Read-only; the defaults are the engine's.
@@ -44,6 +44,9 @@ class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
+    num_prefix_tokens_*: of prompts let in for the first time; what comes back after a preemption is not among them.
+    num_partial_prefix_blocks: copied because their beginning alone was found; they are in num_blocks_copied_on_write,
+        too. num_cached_blocks_evicted: handed out with what they held. num_pins_released: for want of room.
     """
 
     num_preemptions: Final[int]
@@ -53,6 +56,11 @@ class SchedulerStats:
     num_blocks_swapped_in: Final[int]
     num_blocks_copied_on_write: Final[int]
     num_tokens_recomputed: Final[int]
+    num_prefix_tokens_looked_up: Final[int]
+    num_prefix_tokens_found: Final[int]
+    num_partial_prefix_blocks: Final[int]
+    num_cached_blocks_evicted: Final[int]
+    num_pins_released: Final[int]
 
 class SamplingParams:
     def __init__(
@@ -73,8 +81,19 @@ class SamplingParams:
         end_token_ids: Sequence[int] = (),
         bad_words: Sequence[Sequence[int]] = (),
         num_prompt_logprobs: int | None = None,
+        beam_width: int | None = None,
+        length_penalty: float = 1.0,
+        early_stopping: bool | Literal["never"] = False,
+        num_candidates: int = 0,
+        has_stop_strings: bool = False,
     ) -> None:
-        """end_token_ids may not come before min_tokens. bad_words: each as its tokens."""
+        """end_token_ids may not come before min_tokens. bad_words: each as its tokens.
+
+        beam_width: the request's tokens are not sampled, its likeliest continuations are searched for. All that
+            follow are of that search, and ignored without one. num_candidates: max(2, 1 + number of end tokens) x
+            beam_width. has_stop_strings: Scheduler.finish_beams() says after each step which beams have stopped, and
+            only then is it asked whether the search is over.
+        """
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR."""
@@ -85,6 +104,48 @@ class FinishReason:
     ABORT: FinishReason
     ERROR: FinishReason
     name: Final[str]
+
+class EventKind:
+    """Enum: SAMPLE (a branch went on, or ended), BEAM, HYPOTHESIS and RESULT of a beam search."""
+
+    __members__: dict[str, EventKind]
+    SAMPLE: EventKind
+    BEAM: EventKind
+    HYPOTHESIS: EventKind
+    RESULT: EventKind
+    name: Final[str]
+
+class SequenceEvent:
+    """Read-only. token_id and sample_row are None without a token; finish_reason is None while unfinished.
+
+    kind: SAMPLE but for beams; parent_id: the sequence it grew from, mostly itself; branch: which of its request's
+        samples, or the rank of a live beam or a result; score: of beams (see scheduler_output.h).
+    score_rows: (first, count) of the rows that say the logprobs of the prompt's next tokens, in their order; None
+        without any. An event may have no more than that.
+    """
+
+    kind: Final[EventKind]
+    group_id: Final[int]
+    sequence_id: Final[int]
+    parent_id: Final[int]
+    branch: Final[int]
+    score: Final[float]
+    token_id: Final[int | None]
+    sample_row: Final[int | None]
+    score_rows: Final[tuple[int, int] | None]
+    finish_reason: Final[FinishReason | None]
+    @property
+    def group_finished(self) -> bool:
+        """This sequence was the last of its request."""
+
+class StepEvents:
+    """What a step did, in order. packed, 12 fields of 8 bytes an event: group_id, sequence_id, token_id (-1: none),
+    sample_row, both numbers of score_rows, finish_reason (place in FinishReason; -1: unfinished), group_finished,
+    kind (place in EventKind), parent_id, branch, score (a double)."""
+
+    packed: Final[bytes]
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[SequenceEvent]: ...
 
 class SchedulerOutput:
     @property
@@ -105,8 +166,16 @@ class SchedulerOutput:
     @property
     def let_in(self) -> list[int]:
         """Group ids of those that run from this step on, swapped in or new, and were not preempted by it again."""
+    @property
+    def cached(self) -> list[tuple[int, int]]:
+        """(group_id, num_tokens) of each request let in for the first time by this plan: how many of its prompt's
+        tokens the prefix cache had."""
     num_tokens: Final[int]
     num_samples: Final[int]
     @property
     def num_rows(self) -> int:
         """Rows of logits: samples, and tokens of prompts whose logprobs are wanted."""
+    @property
+    def num_results(self) -> int:
+        """Of the sampler, as update() wants them: one for each row, but one for each of a request's samples where they
+        are all drawn from the prompt's last row."""

@@ -12,16 +12,13 @@ if TYPE_CHECKING:
 _NO_POOLING = "no model here embeds, classifies or scores"
 _NO_WORKERS = "there are no workers to reach into"
 _NO_ADAPTERS = "there are no adapters"
-_NO_PREFIXES = "prefixes are not shared between requests yet"
 _NO_PROFILING = "profiling is not there yet"
 _NO_PAUSE = "generation cannot be paused yet; abort() ends requests"
 _NO_SCHEMAS = "structured outputs are not there yet"
-_NO_BEAMS = "beam search is not there yet"
 _NO_METRICS = "metrics are not there yet; a request's figures are in RequestOutput.metrics"
 _ONE_PROCESS = "the engine is one process on one machine's CPU"
 
 OF_LLM: Mapping[str, str] = {
-    "beam_search": _NO_BEAMS,
     "enqueue_chat": "apply the chat template with get_tokenizer(), and give enqueue() the prompt",
     "embed": _NO_POOLING,
     "encode": _NO_POOLING,
@@ -29,7 +26,6 @@ OF_LLM: Mapping[str, str] = {
     "score": _NO_POOLING,
     "reward": _NO_POOLING,
     "get_metrics": _NO_METRICS,
-    "reset_prefix_cache": _NO_PREFIXES,
     "sleep": "close() frees the memory",
     "wake_up": "close() frees the memory, and a new LLM takes it again",
     "start_profile": _NO_PROFILING,
@@ -44,7 +40,6 @@ OF_ASYNC_LLM_ENGINE: Mapping[str, str] = {
     "pause_generation": _NO_PAUSE,
     "resume_generation": _NO_PAUSE,
     "is_paused": _NO_PAUSE,
-    "reset_prefix_cache": _NO_PREFIXES,
     "sleep": "shutdown() frees the memory",
     "wake_up": "shutdown() frees the memory, and a new engine takes it again",
     "is_sleeping": "shutdown() frees the memory",
@@ -64,7 +59,6 @@ OF_ASYNC_LLM_ENGINE: Mapping[str, str] = {
 
 _TYPED_PROMPTS = 'a prompt is a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}'
 OF_PACKAGE: Mapping[str, str] = {
-    "BeamSearchParams": _NO_BEAMS,
     "StructuredOutputsParams": _NO_SCHEMAS,
     "GuidedDecodingParams": _NO_SCHEMAS,
     "PoolingParams": _NO_POOLING,

@@ -9,10 +9,15 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
+from fastpaged.beam_search_params import BeamSearchParams
 from fastpaged.config import EngineArgs
+from fastpaged.engine.admission import checked_salt
+from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.pinned_prefixes import COMPUTING, check_computed
 from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLostError
+from fastpaged.outputs import BeamSearchOutput
 from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
 from fastpaged.sampling_params import SamplingParams
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fastpaged.engine.admission import EngineRequest, Prompt
+    from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
     from fastpaged.outputs import RequestOutput
     from fastpaged.tokenizer import Tokenizer
     from fastpaged.tokenizer.chat_messages import ChatMessage
@@ -64,7 +70,8 @@ class LLM(SaysWhyAbsent):
         """Answers all prompts, batched together. Results are in input order.
 
         prompts: one prompt or a list of them; a prompt is a string, token ids, {"prompt": str} or
-            {"prompt_token_ids": ids}.
+            {"prompt_token_ids": ids}; a "cache_salt" in it, a string, has it share prefixes with prompts of the same
+            one alone.
         sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
         use_tqdm: show on stderr how many prompts are done; None: where stderr is a terminal.
         lora_request, priority: None, for there are no adapters and no priorities.
@@ -87,6 +94,7 @@ class LLM(SaysWhyAbsent):
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        cache_salt: str | None = None,
         use_tqdm: bool | None = None,
         lora_request: None = None,
     ) -> list[RequestOutput]:
@@ -97,6 +105,7 @@ class LLM(SaysWhyAbsent):
         add_generation_prompt: begin an answer after the last message. continue_final_message: go on with that instead
             (then add_generation_prompt must be False); the output holds only what is new.
         tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
+        cache_salt: share prefixes with requests of the same one alone.
         """
         _refuse_extras(lora_request, None)
         bar = _bar(use_tqdm)
@@ -108,15 +117,40 @@ class LLM(SaysWhyAbsent):
             "tools": tools,
             "chat_template_kwargs": chat_template_kwargs,
         }
-        prompts = []
+        prompts: list[Prompt] = []
+        salt = {} if cache_salt is None else {"cache_salt": checked_salt("cache_salt", cache_salt)}
         conversations = _as_conversations(messages)
         for index, conversation in enumerate(conversations):
             try:
-                prompts.append(chat_prompt(tokenizer, conversation, **arguments))
+                prompts.append({**chat_prompt(tokenizer, conversation, **arguments), **salt})
             except InvalidRequestError as error:
                 raise _at_index(error, "conversations", index, len(conversations)) from error
         requests = self._prepare_all(prompts, sampling_params, "conversations")
         return self._answers(requests, bar)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: bool | None = None,
+        lora_request: None = None,
+        concurrency_limit: None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest answers to each prompt, best first; else as generate().
+
+        concurrency_limit: None, for the scheduler lets in as many searches as there is memory for.
+        """
+        _refuse_extras(lora_request, None)
+        if concurrency_limit is not None:
+            raise refusal("concurrency_limit", concurrency_limit, "None (memory is shared out by the scheduler)")
+        if not isinstance(params, BeamSearchParams):
+            raise InvalidRequestError(f"params must be a BeamSearchParams, got {type(params).__name__}")
+        bar = _bar(use_tqdm)
+        requests = self._prepare_all(_as_prompt_list(prompts), params.sampling_params(), "prompts")
+        return [
+            BeamSearchOutput.of(output, self._prompt_text(output, params)) for output in self._answers(requests, bar)
+        ]
 
     def enqueue(
         self,
@@ -141,11 +175,47 @@ class LLM(SaysWhyAbsent):
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
-        DELTA what is new (maybe a token without a text); FINAL_ONLY yields once.
+        DELTA what is new (maybe a token without a text); FINAL_ONLY yields once, and so do best_of and a beam search.
 
         A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
         """
         return self._run(self._prepare_all([prompt], sampling_params, "prompts"), final_only=False)
+
+    def pin_prefix(self, prefix: Prefix, ttl: float | None = None, *, cache_salt: str | None = None) -> PinnedPrefix:
+        """Keeps the KV blocks of what prompts begin with, computing it if need be, until it is unpinned.
+
+        prefix: a string or token ids, which prompts begin with as tokens; or messages that conversations begin with, by
+            the model's chat template. Its full KV blocks are pinned.
+        ttl: seconds until it is unpinned by itself, from now; None: never.
+        cache_salt: of the prompts that begin with it, if they have one.
+
+        InvalidRequestError if there is nothing to pin, or no room left in pinned_prefix_budget. Pins take room as
+        running requests do, but never keep one that fits the pool from running: when it runs alone and needs their
+        blocks, they give them up, and PinnedPrefix.resident is False.
+        """
+        pins = self._open_engine().pins
+        pin = pins.prepare(prefix, ttl, cache_salt)
+        try:
+            if not pins.hold(pin):
+                check_computed(self.generate(pin.prompt, COMPUTING, use_tqdm=False)[0])
+            return pins.start_ttl(pin)
+        except BaseException:
+            if self._engine is not None:
+                pins.release(pin.id)
+            raise
+
+    def pinned_prefixes(self) -> list[PinnedPrefix]:
+        """Those whose time is not up, the oldest first."""
+        return self._open_engine().pins.all()
+
+    def unpin_prefix(self, prefix_id: int) -> bool:
+        """Its blocks are in the prefix cache as others are, until somebody needs the room. False if there is no such
+        pin (any more)."""
+        return self._open_engine().pins.release(prefix_id)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix: True. Pinned ones stay pinned, and are kept again once they are computed."""
+        return self._open_engine().reset_prefix_cache()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
@@ -183,6 +253,14 @@ class LLM(SaysWhyAbsent):
         if self._engine is None:
             raise EngineClosedError("this LLM is closed; make a new one")
         return self._engine
+
+    def _prompt_text(self, output: RequestOutput, params: BeamSearchParams) -> str:
+        if not params.detokenize:
+            return ""
+        if output.prompt is not None:
+            return output.prompt
+        tokenizer = self.get_tokenizer()
+        return tokenizer.decode(output.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
 
     def _prepare_all(
         self,
@@ -256,15 +334,6 @@ class LLM(SaysWhyAbsent):
             raise RequestLostError(
                 f"request {min(unfinished)!r} was ended, or its last output taken, through LLM.engine outside this call"
             )
-
-
-def chat_prompt(tokenizer: Tokenizer, messages: Sequence[ChatMessage], **arguments: Any) -> Prompt:
-    """The prompt of a conversation, text and token ids. arguments: as for Tokenizer.apply_chat_template().
-
-    The template writes its own special tokens: none are added when its text is encoded.
-    """
-    text = tokenizer.apply_chat_template(messages, **arguments)
-    return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
 
 
 def _bar(use_tqdm: bool | None) -> ProgressBar | None:

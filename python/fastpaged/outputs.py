@@ -13,7 +13,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 @dataclass(frozen=True)
 class Logprob:
-    """Log-probability of one token under the raw logits, before temperature and filters."""
+    """Log-probability of one token under the raw logits, before temperature and filters; in a beam search what is
+    summed, after temperature, penalties and bans."""
 
     logprob: float
     rank: int  # 1 is the most likely
@@ -30,13 +31,17 @@ class CompletionOutput:
     token_ids: every generated token, the ending one and those of a stop string included.
     cumulative_logprob: of the whole answer so far, with deltas too.
     logprobs: per generated token, {token id: Logprob}: the token itself first, then the alternatives, best first.
-        None, like cumulative_logprob, unless SamplingParams.logprobs asked. An immutable sequence that equals the list
-        of these dicts and makes each when it is read: list() makes them all. dataclasses.asdict() leaves it as it is.
+        None, like cumulative_logprob (which a beam search always has), unless SamplingParams.logprobs asked. An
+        immutable sequence that equals the list of these dicts and makes each when it is read: list() makes them all.
+        dataclasses.asdict() leaves it as it is.
     finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
         max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
         computation failed.
     stop_reason: what stopped it: the stop string, or the id of the stop token; None for end-of-sequence.
-    seed: the seed in use, drawn or given; None for an unseeded greedy request.
+    index: which of the request's answers; of those with best_of > n or a beam search its rank, the best is 0.
+    seed: the seed in use, drawn or given; None for an unseeded greedy request. A request with it and n = 1 has this
+        answer too.
+    score: of a beam search, cumulative_logprob / (number of tokens)^length_penalty; else None.
     """
 
     index: int
@@ -48,6 +53,7 @@ class CompletionOutput:
     stop_reason: int | str | None
     seed: int | None
     lora_request: None = None  # there are no adapters
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ class RequestMetrics:
     None: has not happened yet.
     """
 
-    num_generation_tokens: int
+    num_generation_tokens: int  # of all branches, also those whose answers are not kept
     num_preemptions: int
     arrival_time: float
     queued_ts: float
@@ -86,10 +92,72 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestMetrics
-    num_cached_tokens: int = 0  # of the prompt, not computed but found; prefixes are not shared yet
+    num_cached_tokens: int = 0  # of the prompt, not computed but found when it was let in
     num_cache_creation_tokens: int = 0
     # What other engines' outputs have, and there is nothing for.
     lora_request: None = None
     encoder_prompt: None = None
     encoder_prompt_token_ids: None = None
     kv_transfer_params: None = None
+
+
+@dataclass(frozen=True)
+class BeamSearchSequence:
+    """One answer of a beam search.
+
+    tokens, text: the prompt with the answer. output_token_ids, output_text: the answer alone. Without detokenize both
+        texts are empty.
+    cum_logprob: the sum of the logprobs of the answer's tokens. score: that / (number of them)^length_penalty.
+    logprobs, finish_reason, stop_reason: as those of CompletionOutput.
+    """
+
+    tokens: list[int]
+    cum_logprob: float
+    text: str
+    score: float
+    logprobs: Sequence[dict[int, Logprob]] | None
+    finish_reason: FinishReason | None
+    stop_reason: int | str | None
+    output_token_ids: list[int]
+    output_text: str
+    lora_request: None = None  # there are no adapters
+
+
+@dataclass(frozen=True)
+class BeamSearchOutput:
+    """The answers of one beam search, best first. prompt is None when only token ids were given."""
+
+    sequences: list[BeamSearchSequence]
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    metrics: RequestMetrics
+    num_cached_tokens: int = 0  # of the prompt
+
+    @classmethod
+    def of(cls, output: RequestOutput, prompt_text: str) -> BeamSearchOutput:
+        """The same answers as a request with use_beam_search gives them."""
+        return cls(
+            sequences=[_sequence(answer, output.prompt_token_ids, prompt_text) for answer in output.outputs],
+            request_id=output.request_id,
+            prompt=output.prompt,
+            prompt_token_ids=output.prompt_token_ids,
+            metrics=output.metrics,
+            num_cached_tokens=output.num_cached_tokens,
+        )
+
+
+def _sequence(answer: CompletionOutput, prompt_token_ids: list[int], prompt_text: str) -> BeamSearchSequence:
+    assert answer.cumulative_logprob is not None
+    assert answer.score is not None
+    return BeamSearchSequence(
+        tokens=prompt_token_ids + answer.token_ids,
+        cum_logprob=answer.cumulative_logprob,
+        text=prompt_text + answer.text,
+        score=answer.score,
+        logprobs=answer.logprobs,
+        finish_reason=answer.finish_reason,
+        stop_reason=answer.stop_reason,
+        output_token_ids=answer.token_ids,
+        output_text=answer.text,
+    )

@@ -6,7 +6,7 @@ import enum
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from fastpaged import param_checks as check
 from fastpaged.param_checks import refusal
@@ -16,6 +16,7 @@ MIN_TEMPERATURE = 0.01  # smaller ones, when not greedy, overflow the softmax fo
 MAX_SEED = 2**64 - 1
 MAX_BIAS = 100.0
 MAX_N = 16384
+MAX_LENGTH_PENALTY = 16.0  # beyond it, scores of long answers are all but 0, or infinite, and no order is left
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 256  # characters
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -31,7 +32,6 @@ _FLAGS = (
 
 # Fields that are known and not served: what they may be all the same, and why nothing else.
 _NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
-    "use_beam_search": ((False, None), "beam search is not there yet"),
     "logprob_token_ids": ((None,), "logprobs of chosen ids are not there yet; logprobs=-1 holds every token's"),
     "prompt_logprob_token_ids": ((None,), "prompt logprobs of chosen ids are not there yet; see prompt_logprobs"),
     "prompt_logprob_start": ((None, 0), "prompt logprobs begin with the prompt; leave out what is not needed"),
@@ -46,7 +46,6 @@ _NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "watermarking": ((None, False), "answers are not marked"),
     "routed_experts_prompt_start": ((None,), "there is no model with experts"),
     "trace_decode_token_ids": ((None,), "an answer is not made to follow given tokens"),
-    "skip_reading_prefix_cache": ((None, False, True), "there is no prefix cache"),
     "skip_clone": ((False, True, None), "params are frozen and not cloned"),
 }
 
@@ -63,8 +62,19 @@ class RequestOutputKind(enum.Enum):
 class SamplingParams:
     """How the next tokens are chosen, and when to stop.
 
-    n: answers per prompt. 1 to 16,384, 1 if greedy; above 1 is not there yet and refused, as is best_of, of which the n
-        likeliest would be kept (None: n).
+    n: answers per prompt, sampled independently: 1 to 16,384, and 1 if greedy, for greedy answers are all the same. The
+        engine takes at most its max_num_seqs of them.
+    best_of: sample so many, n or more, and keep the n of the highest cumulative logprob, best first; None: n. Above n
+        there is one output, at the end, whatever output_kind says: what is best is known then.
+    use_beam_search: search for the likeliest answers instead of sampling, with best_of beams (None: n), and keep the n
+        best. There is one output, at the end. With temperature 0 or 1 the logprobs are the model's own, another
+        temperature divides the logits first; penalties, logit_bias and bans act on the logprobs. Nothing is drawn, so
+        that top_p, top_k and min_p must be off. Fewer than n answers come back where no more are possible, as with few
+        allowed_token_ids.
+    length_penalty: a beam's score is the sum of its logprobs / (number of its tokens)^length_penalty, so that a larger
+        one favours longer answers. [-16, 16]. This and the next: only with use_beam_search.
+    early_stopping: of a beam search that has found best_of answers. True: it ends. False: it ends once the best beam,
+        scored as it is, is no better than the worst of them. "never": once no beam can become better at any length.
     presence_penalty, frequency_penalty: [-2, 2]; taken off the logit of each token of the output once, or as often
         as it came. 0 is off.
     repetition_penalty: finite, > 0; the logits of the prompt's and the output's tokens are divided by it if above 0,
@@ -73,8 +83,8 @@ class SamplingParams:
     top_p: (0, 1]; keep the smallest set of tokens whose probability reaches it. 1 is off.
     top_k: keep the k most likely tokens. 0 or -1 is off.
     min_p: [0, 1]; keep tokens at least this likely relative to the best. 0 is off.
-    seed: 0 to 2**64 - 1; with it, the answer depends on the request alone. None or -1: the engine draws one
-        and shows it as CompletionOutput.seed.
+    seed: 0 to 2**64 - 1; with it, the answer depends on the request alone. None or -1: the engine draws one. Each
+        answer has a seed of its own, made from this one, which CompletionOutput.seed shows; that of the first is this.
     stop: strings that end the answer; one, or a list; a tuple from then on. Needs detokenize.
     stop_token_ids: tokens that end the answer beside end-of-sequence, under ignore_eos too; a tuple from then on.
     bad_words: strings that the output may not come to hold as these very tokens, each with and without a space before
@@ -96,6 +106,8 @@ class SamplingParams:
     logit_bias: {token id: what is added to its logit}, cut to [-100, 100].
     allowed_token_ids: the only tokens that may come; not empty; a tuple from then on.
     stream_interval: the engine reports the first token, then after every so many, and the end. None: the engine's own.
+    skip_reading_prefix_cache: compute the whole prompt, whatever the prefix cache holds of it. Answers are the same.
+        None: False.
 
     The fields after these are known from elsewhere and not served: another value than the default is refused with the
     reason.
@@ -128,8 +140,11 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = field(default=None, hash=False)
     allowed_token_ids: Sequence[int] | None = None
     stream_interval: int | None = None
-    best_of: int | None = field(default=None, repr=False)
-    use_beam_search: bool = field(default=False, repr=False)
+    skip_reading_prefix_cache: bool | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
     logprob_token_ids: None = field(default=None, repr=False)
     prompt_logprob_token_ids: None = field(default=None, repr=False)
     prompt_logprob_start: int | None = field(default=None, repr=False)
@@ -144,7 +159,6 @@ class SamplingParams:
     watermarking: bool | None = field(default=None, repr=False)
     routed_experts_prompt_start: None = field(default=None, repr=False)
     trace_decode_token_ids: None = field(default=None, repr=False)
-    skip_reading_prefix_cache: bool | None = field(default=None, repr=False)
     skip_clone: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -155,9 +169,11 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
+        if not check.is_one_of(self.skip_reading_prefix_cache, (None, False, True)):
+            raise refusal("skip_reading_prefix_cache", self.skip_reading_prefix_cache, "None, True or False")
         self._check_text()
-        self._normalize_temperature()
         self._check_branches()
+        self._normalize_temperature()
         for name, (allowed, why) in _NOT_SERVED.items():
             check.not_served(name, getattr(self, name), allowed, why)
 
@@ -183,6 +199,11 @@ class SamplingParams:
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0.0
+
+    @property
+    def num_branches(self) -> int:
+        """Sequences that one request takes: the answers that it chooses from, or the beams of its search."""
+        return self.n if self.best_of is None else self.best_of
 
     def _check_numbers(self) -> None:
         self._set("temperature", check.number("temperature", self.temperature, 0.0, 2.0, "a number in [0, 2]"))
@@ -235,18 +256,25 @@ class SamplingParams:
             self._set("logit_bias", check.biases("logit_bias", self.logit_bias, MAX_BIAS))
 
     def _check_branches(self) -> None:
-        n = check.integer("n", self.n, 1, MAX_N, f"an integer from 1 to {MAX_N}")
-        if n > 1 and self.greedy:
-            raise refusal("n", n, "1 when the temperature is 0, for greedy answers are all the same")
-        best_of = n
+        self._set("n", check.integer("n", self.n, 1, MAX_N, f"an integer from 1 to {MAX_N}"))
         if self.best_of is not None:
-            allowed = f"None, or an integer from n = {n} to {MAX_N}"
-            best_of = check.integer("best_of", self.best_of, n, MAX_N, allowed)
-            self._set("best_of", best_of)
-        later = "1: several answers to one request are not there yet; give the prompt as often, each with its own seed"
-        check.integer("n", n, 1, 1, later)
-        check.integer("best_of", best_of, 1, 1, later)
-        self._set("n", n)
+            allowed = f"None, or an integer from n = {self.n} to {MAX_N}"
+            self._set("best_of", check.integer("best_of", self.best_of, self.n, MAX_N, allowed))
+        if not check.is_one_of(self.use_beam_search, (True, False, None)):
+            raise refusal("use_beam_search", self.use_beam_search, "True or False")
+        self._set("use_beam_search", self.use_beam_search is True)
+        most, allowed = MAX_LENGTH_PENALTY, f"a number in [-{MAX_LENGTH_PENALTY:g}, {MAX_LENGTH_PENALTY:g}]"
+        self._set("length_penalty", check.number("length_penalty", self.length_penalty, -most, most, allowed))
+        if not check.is_one_of(self.early_stopping, (True, False, "never")):
+            raise refusal("early_stopping", self.early_stopping, "True, False or 'never'")
+        if not self.use_beam_search and self.temperature < GREEDY_BELOW and self.num_branches > 1:
+            name = "n" if self.n > 1 else "best_of"
+            raise refusal(name, self.num_branches, "1 when the temperature is 0, for greedy answers are all the same")
+        drawing, searching = {"top_p": 1.0, "top_k": 0, "min_p": 0.0}, {"length_penalty": 1.0, "early_stopping": False}
+        for name, off in (drawing if self.use_beam_search else searching).items():
+            if getattr(self, name) != off:
+                why = "with use_beam_search, which draws nothing" if self.use_beam_search else "without use_beam_search"
+                raise refusal(name, getattr(self, name), f"{off} {why}")
 
     def _check_text(self) -> None:
         if not isinstance(self.output_kind, RequestOutputKind):

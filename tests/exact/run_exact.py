@@ -1,5 +1,7 @@
 """The equality matrix on a real model: tokens and logprobs bit-equal, alone against every other way to run them, those
-ways included in which requests are preempted: by force, or because the pool holds hardly more than one of them.
+ways included in which requests are preempted: by force, or because the pool holds hardly more than one of them; and
+those in which all of it runs twice, the second time out of the prefix cache. So for requests of one answer; for fewer
+ones of four samples or four beams, on fewer ways.
 
     python tests/exact/run_exact.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf [--isa avx512 --requests 32]
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +29,15 @@ from exactness import (
     Variant,
     by_force,
     first_difference,
+    make_forked_requests,
     make_pressed_requests,
     make_requests,
+    not_found_again,
     pressed_variants,
     run,
     run_counted,
     variants,
+    warmed,
 )
 
 from fastpaged import _core
@@ -81,19 +86,22 @@ def preempted_for_want_of_room(base: EngineConfig, requests: list[Request]) -> I
 def alone(isa: str, base: EngineConfig, requests: list[Request]) -> list[Answer]:
     start = time.monotonic()
     answers = run(Variant("alone", base, alone=True), requests)
-    tokens = sum(len(tokens) for tokens, *_ in answers)
+    tokens = sum(len(branch[0]) for branches, _ in answers for branch in branches)
     print(f"{isa}: {len(requests)} requests alone, {tokens} tokens ({time.monotonic() - start:.0f} s)", flush=True)
     return answers
 
 
-def check(isa: str, requests: list[Request], expected: list[Answer], ways: Iterator[Variant], num_spared: int) -> bool:
+def check(isa: str, requests: list[Request], expected: list[Answer], ways: Iterable[Variant], num_spared: int) -> bool:
     """Prints a line for each way; False if any differs from what is expected. All requests but the first num_spared,
     the oldest, must have been preempted."""
     same = True
     for variant in ways:
         start = time.monotonic()
         outcome = run_counted(variant, requests)
-        fault = first_difference(expected, outcome.answers) or not_preempted(outcome, num_spared)
+        wanted = [*expected, *expected] if variant.warm else expected
+        fault = first_difference(wanted, outcome.answers) or not_preempted(outcome, num_spared)
+        if variant.warm and fault is None:
+            fault = not_found_again(variant, requests, outcome)
         same = same and fault is None
         cost = f", {outcome.cost}" if variant.config.preemption_mode else ""
         print(f"{isa}: {variant.name}: {fault or 'equal'}{cost} ({time.monotonic() - start:.0f} s)", flush=True)
@@ -109,7 +117,7 @@ def not_preempted(outcome: Outcome, num_spared: int) -> str | None:
 def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, max_tokens: int) -> bool:
     base = EngineConfig(
         model=gguf, isa=isa, dtype=dtype, max_model_len=512, block_size=16, num_blocks=1024, max_num_seqs=32,
-        max_num_batched_tokens=512, num_threads=2,
+        max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
     requests = requests_for(gguf, count, max_prompt, max_tokens)
     pressed = make_pressed_requests(min(count, 8), load_tokenizer(gguf).vocab_size, max_tokens=16, seed=21)
@@ -117,6 +125,14 @@ def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, ma
     expected = alone(name, base, requests)
     same = check(name, requests, expected, unpreempted(base), num_spared=count)
     same = check(name, requests, expected, preempted_by_force(base), num_spared=0) and same
+    same = check(name, requests, expected, map(warmed, unpreempted(base)), num_spared=2 * count) and same
+    same = check(name, requests, expected, map(warmed, preempted_by_force(base)), num_spared=0) and same
+    forked = make_forked_requests(min(count, 12), load_tokenizer(gguf).vocab_size, max_prompt, max_tokens // 2, seed=22)
+    expected = alone(f"{name}, samples and beams", base, forked)
+    together, *_, finest = variants(base, (7,), (1,), ())
+    same = check(name, forked, expected, map(warmed, (together, finest)), num_spared=2 * len(forked)) and same
+    same = check(name, forked, expected, preempted_by_force(base), num_spared=0) and same
+    same = check(name, forked, expected, map(warmed, preempted_by_force(base)), num_spared=0) and same
     expected = alone(name, base, pressed)
     return check(name, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
 

@@ -1,7 +1,7 @@
 """The seeded faults: each is one small mistake that a person could make, as an exact replacement of text.
 
-First the ten that were promised for the core; then further ways to go wrong at the same places; then kernels, the graph
-and the sampler.
+First the ten that were promised for the core; then further ways to go wrong at the same places, and what sharing of
+prefixes, samples and beams adds; then kernels, the graph and the sampler.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="wrong free order: the free list is a queue",
         file="kv_cache/block_pool.cc",
-        good="""  if (--ref_counts_[block] == 0) {
-    free_list_.push_back(block);""",
-        bad="""  if (--ref_counts_[block] == 0) {
-    free_list_.insert(free_list_.begin(), block);""",
+        good="    cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);\n",
+        bad="    free_list_.push_back(block);\n",
     ),
     Fault(
         name="lost wake-up: once a group was swapped out, none comes back",
@@ -142,14 +140,86 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="scored again: what a preempted prompt's logprobs are is forgotten with its blocks",
         file="scheduler/sequence.cc",
-        good="  num_computed_tokens_ = 0;\n  table_ = std::move(empty);\n",
-        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  table_ = std::move(empty);\n",
+        good="  num_computed_tokens_ = 0;\n  published_ = {};\n  table_ = std::move(empty);\n",
+        bad="  num_computed_tokens_ = 0;\n  num_scored_ = 0;\n  published_ = {};\n  table_ = std::move(empty);\n",
     ),
     Fault(
         name="scored late: a chunk that begins within what is scored has its rows at its beginning",
         file="scheduler/batch_builder.cc",
         good="first_row + position - planned.what.first_token;",
         bad="first_row + i;",
+    ),
+    Fault(
+        name="stale hash: a block that holds something else by now is still looked up by what it held",
+        file="kv_cache/prefix_cache.cc",
+        good="  index_.erase(entries_[block].hash, block);\n",
+        bad="",
+    ),
+    Fault(
+        name="missing token compare: whatever has the same hash after the same block is a hit",
+        file="kv_cache/prefix_cache.cc",
+        good=" && std::ranges::equal(this->tokens(block), tokens);",
+        bad=";",
+    ),
+    Fault(
+        name="pinned block evicted: pins give way to a group that is not alone",
+        file="scheduler/scheduler_planning.cc",
+        good="    if (running_.size() == 1 && pins_.release_oldest()) {",
+        bad="    if (pins_.release_oldest()) {",
+    ),
+    Fault(
+        name="missed partial copy: the block that begins as another one does holds anything",
+        file="kv_cache/kv_cache_manager_prefixes.cc",
+        good="      copies_.add(CopyKind::kCopyOnWrite, match.partial_block, *copy);\n",
+        bad="",
+    ),
+    Fault(
+        name="wrong parent after re-parenting: every further child is the best beam's",
+        file="scheduler/scheduler_beams.cc",
+        good="    const Sequence& parent = *group.sequences[live[rank].parent];",
+        bad="    const Sequence& parent = *group.sequences.front();",
+    ),
+    Fault(
+        name="siblings left behind: one branch turns to cached blocks, the others keep what it shared with them",
+        file="scheduler/scheduler_prefixes.cc",
+        good="    static_cast<void>(publish_one(group, *sibling));\n",
+        bad="    static_cast<void>(sibling);\n",
+    ),
+    Fault(
+        name="last token found too: nothing is left to compute a prompt's answer from",
+        file="scheduler/scheduler_prefixes.cc",
+        good="  return scored ? sequence.num_tokens() - 1 : sequence.num_scored();",
+        bad="  return scored ? sequence.num_tokens() : sequence.num_scored();",
+    ),
+    Fault(
+        name="scores found too: a prompt's logprobs are never computed where its prefix is cached",
+        file="scheduler/scheduler_prefixes.cc",
+        good="  return scored ? sequence.num_tokens() - 1 : sequence.num_scored();",
+        bad="  return scored ? sequence.num_tokens() - 1 : sequence.num_tokens() - 1;",
+    ),
+    Fault(
+        name="most recently used first: a cached block that is given back is the next to be evicted",
+        file="kv_cache/block_pool.cc",
+        good="    cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);",
+        bad="    free_list_.push_front(block);",
+    ),
+    Fault(
+        name="published too late: what a request has computed goes with it when the step ends it",
+        file="scheduler/scheduler_results.cc",
+        good="    publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back\n",
+        bad="    if (num_results == 0) {\n      publish(*planned.group, *planned.sequence);\n    }\n",
+    ),
+    Fault(
+        name="one draw for all: each sample draws the first one's token",
+        file="scheduler/batch_builder.cc",
+        good=".sample_index = sequence.branch() + i",
+        bad=".sample_index = sequence.branch()",
+    ),
+    Fault(
+        name="samples not counted: those to come take no place among running sequences",
+        file="scheduler/scheduler_planning.cc",
+        good="num_running_sequences_ + group.num_counted() > config_.max_num_seqs",
+        bad="num_running_sequences_ + group.num_sequences() > config_.max_num_seqs",
     ),
     Fault(
         name="half a pair: the last of an odd number of k is left out",

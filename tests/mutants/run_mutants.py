@@ -1,6 +1,6 @@
 """Are the tests any good? Faults are seeded, one at a time; each must be caught by a C++ test.
 
-    python tests/mutants/run_mutants.py [--work build/mutants] [--only WORD] [--timeout 120]
+    python tests/mutants/run_mutants.py [--work build/mutants] [--only WORD] [--rooms ROOM,ROOM] [--timeout 120]
 
 Works on a scratch copy of the tree in one build directory, so that a fault costs the recompilation of one file. First
 the copy as it is must pass. Then each fault must apply, must compile, and must make a test binary fail: each that does
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +41,11 @@ class Verdict:
 class Tree:
     """A scratch copy of the tree, and its one build directory."""
 
-    def __init__(self, work: Path, timeout: float):
+    def __init__(self, work: Path, timeout: float, tests: Sequence[str]):
         self._source = work / "tree"
         self._build = work / "build"
         self._timeout = timeout
+        self._tests = tests
 
     def copy(self) -> None:
         """Brings the copy up to date; what is the same stays untouched, and is not compiled again."""
@@ -71,14 +73,14 @@ class Tree:
 
     def build(self) -> str | None:
         """None, or what the compiler said."""
-        command = ["cmake", "--build", str(self._build), "--target", *TESTS]
+        command = ["cmake", "--build", str(self._build), "--target", *self._tests]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return None if done.returncode == 0 else done.stdout
 
     def test(self) -> list[str]:
         """What each binary that fails complained of first."""
         complaints = []
-        for test in TESTS:
+        for test in self._tests:
             command = [str(self._build / "tests/cpp" / test), "--abort-after=1", "--no-colors=true"]
             try:
                 done = subprocess.run(
@@ -123,11 +125,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=ROOT / "build/mutants")
     parser.add_argument("--only", default="", help="only faults whose name has this in it")
+    parser.add_argument("--rooms", default="", help="only the tests of these rooms, e.g. kv_cache,scheduler")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for one test binary")
     args = parser.parse_args()
     os.environ.pop("FASTPAGED_PROOF_SCALE", None)  # the proofs as they are in `make test`
 
-    tree = Tree(args.work, args.timeout)
+    tests = [f"test_{room}" for room in args.rooms.split(",")] if args.rooms else TESTS
+    tree = Tree(args.work, args.timeout, tests)
     tree.copy()
     tree.configure()
     start = time.monotonic()

@@ -30,8 +30,10 @@ class Request:
 
 # Every logprob (of the token and of alternatives) as its float32 bits: 0.0 and -0.0 differ, NaN equals NaN.
 Logprobs = tuple[tuple[tuple[int, bytes, int], ...], ...]
-# Token ids, their logprobs, the reason of the end, and the logprobs of the prompt's tokens.
-Answer = tuple[tuple[int, ...], Logprobs, str | None, Logprobs]
+# Token ids, their logprobs, the reason of the end, and the bits of a beam's score.
+Branch = tuple[tuple[int, ...], Logprobs, str | None, bytes | None]
+# Every branch of a request, and the logprobs of the prompt's tokens.
+Answer = tuple[tuple[Branch, ...], Logprobs]
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,17 @@ class Variant:
     alone: bool = False  # one at a time
     poison: bool = False  # every free block, of both tiers, full of NaN before every step
     preempt: int | None = None  # seed of the steps before which requests are preempted by force
+    warm: bool = False  # all of it twice, with the prefix cache on: the second time much is found; the answers of both
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way to run the requests gave, and what it cost. In the order of the requests, not of their arrival."""
+    """What a way to run the requests gave, and what it cost. In the order of the requests, not of their arrival; of a
+    warm way the requests are there twice, cold and warm."""
 
     answers: list[Answer]
     num_preemptions: list[int]
+    num_cached_tokens: list[int]
     cost: PreemptionCost
 
 
@@ -85,6 +90,22 @@ def make_requests(num_requests: int, vocab_size: int, max_prompt: int, max_token
     return requests
 
 
+def make_forked_requests(
+    num_requests: int, vocab_size: int, max_prompt: int, max_tokens: int, seed: int
+) -> list[Request]:
+    """Four samples and four beams in turn; the others of prompts as they come."""
+    made = make_requests(num_requests, vocab_size, max_prompt, max_tokens, seed)
+    for i, request in enumerate(made):
+        params = request.params
+        if i % 2:
+            params = replace(params, n=4, best_of=6 if i % 8 == 5 else None)
+        else:
+            stops = tuple(range(i, i + 40)) if i % 4 else ()  # so that many a beam ends before the others
+            params = replace(params, use_beam_search=True, n=4, stop_token_ids=stops)
+        made[i] = Request(request.prompt, params)
+    return made
+
+
 def variants(
     base: EngineConfig, chunks: Sequence[int], block_sizes: Sequence[int], threads: Sequence[int]
 ) -> Iterator[Variant]:
@@ -115,6 +136,12 @@ def variants(
         shuffle=6,
         poison=True,
     )
+
+
+def warmed(variant: Variant) -> Variant:
+    """The same, twice, with the prefix cache on."""
+    config = replace(variant.config, enable_prefix_caching=True)
+    return replace(variant, name=f"warm, {variant.name}", config=config, warm=True)
 
 
 def by_force(variant: Variant, mode: str, seed: int) -> Variant:
@@ -150,17 +177,20 @@ def pressed_variants(base: EngineConfig, mode: str, requests: Sequence[Request],
 
 
 def answer(output: RequestOutput) -> Answer:
-    """What must not change: token ids, logprob bits, ranks, the reason of the end."""
-    completion = output.outputs[0]
+    """What must not change: token ids, logprob bits, ranks, the reason of the end, a beam's score."""
     of_prompt = output.prompt_logprobs
     if of_prompt is not None and (len(of_prompt) != len(output.prompt_token_ids) or of_prompt[0] is not None):
         raise AssertionError(f"{len(of_prompt)} prompt logprobs for {len(output.prompt_token_ids)} tokens")
-    return (
-        tuple(completion.token_ids),
-        _bits(completion.logprobs or ()),
-        completion.finish_reason,
-        _bits(position for position in of_prompt or () if position is not None),
+    branches = (
+        (
+            tuple(completion.token_ids),
+            _bits(completion.logprobs or ()),
+            completion.finish_reason,
+            None if completion.score is None else struct.pack("<d", completion.score),
+        )
+        for completion in output.outputs
     )
+    return tuple(branches), _bits(position for position in of_prompt or () if position is not None)
 
 
 def _bits(logprobs: Iterable[dict[int, Logprob]]) -> Logprobs:
@@ -191,9 +221,14 @@ class Forcing:
 
     def preempt(self, engine: LLMEngine, num_tokens: dict[int, int]) -> None:
         """num_tokens: of the output so far, by the group id of each unfinished request."""
-        for group_id, done in num_tokens.items():
+        for group_id, shown in num_tokens.items():
+            searches = (
+                shown == 0 and len(engine.scheduler.sequences(group_id)) > 1
+            )  # which shows nothing before its end
+            done = 1 if searches else shown
             # Who is recomputed between any two tokens too often never gets to the second.
-            enough = self._mode == "recompute" and self._times[group_id, done] >= (1 if done else 2)
+            most = 3 if searches else 1 if done else 2
+            enough = self._mode == "recompute" and self._times[group_id, done] >= most
             due = done > 0 and engine.scheduler.num_preemptions(group_id) == 0
             if due or (not enough and self._random.random() < 1 / 3):
                 engine.scheduler.preempt(group_id, self._mode)
@@ -206,14 +241,19 @@ def run(variant: Variant, requests: Sequence[Request]) -> list[Answer]:
 
 
 def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
-    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted."""
+    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted, which is
+    counted of requests of one sequence alone."""
     order = list(range(len(requests)))
     if variant.shuffle is not None:
         random.Random(variant.shuffle).shuffle(order)
     engine = LLMEngine(variant.config)
     try:
-        executor = CountingExecutor(engine)
+        executor = CountingExecutor(engine) if all(request.params.num_branches == 1 for request in requests) else None
         finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
+        outputs = [finished[i] for i in range(len(requests))]
+        if variant.warm:
+            finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
+            outputs += [finished[i] for i in range(len(requests))]
         for tier, free, total in (
             ("device", engine.scheduler.num_free_blocks, engine.scheduler.num_blocks),
             ("host", engine.scheduler.num_free_host_blocks, engine.scheduler.num_host_blocks),
@@ -222,12 +262,16 @@ def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
                 raise AssertionError(
                     f"{variant.name}: {total - free} of {total} {tier} blocks still held after the last request"
                 )
-        executor.check_what_was_reported(variant.name)
+        if executor is not None:
+            executor.check_what_was_reported(variant.name)
+        cost = PreemptionCost.reported_by(engine)
     finally:
         engine.close()
-    outputs = [finished[i] for i in range(len(requests))]
     return Outcome(
-        [answer(output) for output in outputs], [output.metrics.num_preemptions for output in outputs], executor.cost
+        [answer(output) for output in outputs],
+        [output.metrics.num_preemptions for output in outputs],
+        [output.num_cached_tokens for output in outputs],
+        cost,
     )
 
 
@@ -236,7 +280,8 @@ def _run_to_the_end(
 ) -> dict[int, RequestOutput]:
     """The finished outputs by request."""
     forcing = None if variant.preempt is None else Forcing(variant.preempt, variant.config.preemption_mode or "")
-    group_ids: dict[int, int] = {}  # counted from 0, as the engine does
+    group_ids: dict[int, int] = {}  # counted up, as the engine does
+    first_group_id = engine._next_group_id
     num_tokens: dict[int, int] = {}  # of the output so far, by group id, of unfinished requests
     finished: dict[int, RequestOutput] = {}
     while pending or engine.has_unfinished_requests():
@@ -245,32 +290,57 @@ def _run_to_the_end(
             room = 0
         for i, request in pending[:room]:
             engine.add_request(str(i), list(request.prompt), request.params)
-            group_ids[i] = len(group_ids)
+            group_ids[i] = first_group_id + len(group_ids)
             num_tokens[group_ids[i]] = 0
         del pending[:room]
         if forcing is not None:
             forcing.preempt(engine, num_tokens)
         for output in step(engine, variant.poison):
             i = int(output.request_id)
-            num_tokens[group_ids[i]] = len(output.outputs[0].token_ids)
+            num_tokens[group_ids[i]] = max(len(completion.token_ids) for completion in output.outputs)
             if output.finished:
                 del num_tokens[group_ids[i]]
                 finished[i] = output
     return finished
 
 
+def not_found_again(variant: Variant, requests: Sequence[Request], outcome: Outcome) -> str | None:
+    """Which request did not find, the second time, what its first time left: the full blocks of prompt and answer. For
+    a pool that holds all of them."""
+    block_size = variant.config.block_size
+    for i, request in enumerate(requests):
+        length = len(request.prompt)
+        num_left = (length + len(outcome.answers[i][0][0][0]) - 1) // block_size * block_size
+        wanted = min(num_left, length - 1) if request.params.prompt_logprobs is None else 0
+        found = outcome.num_cached_tokens[len(requests) + i]
+        if found < wanted:
+            return f"request {i}: found {found} tokens of its prompt again, of {wanted} that were there"
+    return None
+
+
 def first_difference(expected: Sequence[Answer], got: Sequence[Answer]) -> str | None:
-    """None when equal; else which request, and at which output token."""
+    """None when equal; else which request, and at which token."""
     for i, (want, have) in enumerate(zip(expected, got, strict=True)):
-        if want == have:
-            continue
-        for position, (a, b) in enumerate(zip(want[0], have[0], strict=False)):
-            if a != b:
-                return f"request {i}: token {position} is {b}, alone it was {a}"
-        for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
-            if x != y:
-                return f"request {i}: logprobs of token {position} are {y}, alone they were {x}"
-        if want[3] != have[3]:
-            return f"request {i}: other logprobs of the prompt ({len(have[3])} positions) than alone ({len(want[3])})"
-        return f"request {i}: ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
+        if len(want[0]) != len(have[0]):
+            return f"request {i}: {len(have[0])} answers, alone {len(want[0])}"
+        for k, (branch, other) in enumerate(zip(want[0], have[0], strict=True)):
+            difference = _difference_of_branches(branch, other)
+            if difference is not None:
+                return f"request {i}{f', answer {k}' if len(want[0]) > 1 else ''}: {difference}"
+        if want[1] != have[1]:
+            return f"request {i}: other logprobs of the prompt ({len(have[1])} positions) than alone ({len(want[1])})"
+    return None
+
+
+def _difference_of_branches(want: Branch, have: Branch) -> str | None:
+    for position, (a, b) in enumerate(zip(want[0], have[0], strict=False)):
+        if a != b:
+            return f"token {position} is {b}, alone it was {a}"
+    for position, (x, y) in enumerate(zip(want[1], have[1], strict=False)):
+        if x != y:
+            return f"logprobs of token {position} are {y}, alone they were {x}"
+    if want[:3] != have[:3]:
+        return f"ended {have[2]} after {len(have[0])} tokens, alone {want[2]} after {len(want[0])}"
+    if want[3] != have[3]:
+        return f"its score is {have[3]!r}, alone it was {want[3]!r}"
     return None

@@ -38,6 +38,8 @@ SERVED: dict[str, tuple[object, object]] = {
     "override_generation_config": ({}, {"temperature": 0.5}),
     "swap_space": (4, 0.5),
     "preemption_mode": (None, "swap"),
+    "enable_prefix_caching": (None, False),
+    "pinned_prefix_budget": (None, 0.5),
 }
 # The others: the default, another value, and what is said about it.
 REFUSED: dict[str, tuple[object, object, str]] = {
@@ -46,9 +48,8 @@ REFUSED: dict[str, tuple[object, object, str]] = {
     "code_revision": (None, "main", "code of a model's repository is never run"),
     "quantization": (None, "awq", "a .gguf model is dequantised as it is loaded"),
     "gpu_memory_utilization": (0.92, 0.5, "see kv_cache_memory_bytes and num_blocks"),
-    "enable_prefix_caching": (None, True, "prefixes are not shared between requests yet"),
-    "prefix_caching_hash_algo": ("sha256", "xxhash", "prefixes are not shared"),
-    "prefix_match_unit": (None, 16, "prefixes are not shared"),
+    "prefix_caching_hash_algo": ("sha256", "xxhash", "a prefix that is found is compared token by token"),
+    "prefix_match_unit": (None, 16, "a prefix is found to the token"),
     "max_num_active_seqs": (None, 8, "max_num_seqs is the limit"),
     "max_num_scheduled_tokens": (None, 512, "max_num_batched_tokens is the limit"),
     "enable_chunked_prefill": (None, False, "a long prompt is computed in pieces, which changes no answer"),

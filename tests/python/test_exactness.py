@@ -13,12 +13,15 @@ from exactness import (
     Variant,
     by_force,
     first_difference,
+    make_forked_requests,
     make_pressed_requests,
     make_requests,
+    not_found_again,
     pressed_variants,
     run,
     run_counted,
     variants,
+    warmed,
 )
 from isas import EVERY_ISA
 from tiny_model import write_tiny_llama
@@ -34,7 +37,7 @@ NUM_VARIANTS = 16
 def base_config(model: Path, isa: str) -> EngineConfig:
     return EngineConfig(
         model=str(model), isa=isa, max_model_len=400, block_size=16, num_blocks=320, max_num_seqs=32,
-        max_num_batched_tokens=512, num_threads=2,
+        max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
 
 
@@ -64,13 +67,15 @@ def matrix(model: Path, isa: str) -> list[Variant]:
 
 
 @pytest.mark.parametrize("index", range(NUM_VARIANTS))
-def test_answers_do_not_depend_on_how_requests_are_run(
+def test_answers_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
     index: int, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
 ) -> None:
     isa, expected = alone
-    variant = matrix(model, isa)[index]
-    difference = first_difference(expected, run(variant, requests))
+    variant = warmed(matrix(model, isa)[index])
+    outcome = run_counted(variant, requests)
+    difference = first_difference([*expected, *expected], outcome.answers)
     assert difference is None, f"{isa}, {variant.name}: {difference}"
+    assert not_found_again(variant, requests, outcome) is None
 
 
 def test_a_pool_too_small_for_all_changes_no_answer(
@@ -79,10 +84,13 @@ def test_a_pool_too_small_for_all_changes_no_answer(
     isa, expected = alone
     config = EngineConfig(
         model=str(model), isa=isa, max_model_len=400, block_size=4, num_blocks=90, max_num_seqs=32,
-        max_num_batched_tokens=64, num_threads=2,
+        max_num_batched_tokens=64, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
-    difference = first_difference(expected, run(Variant("tiny pool", config, shuffle=9, poison=True), requests))
+    variant = Variant("tiny pool", config, shuffle=9, poison=True)
+    difference = first_difference(expected, run(variant, requests))
     assert difference is None, f"{isa}: {difference}"
+    difference = first_difference([*expected, *expected], run(warmed(variant), requests))
+    assert difference is None, f"{isa}, warm: {difference}"
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +145,32 @@ def test_answers_do_not_depend_on_preemption_in_small_blocks_and_odd_chunks(
     check_cost(outcome, mode)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_preemption_with_the_prefix_cache_on(
+    mode: str, alone: tuple[str, list[Answer]], model: Path, requests: list[Request]
+) -> None:
+    isa, expected = alone
+    together, *_, finest = variants(base_config(model, isa), (7,), (1,), ())
+    for variant in (together, finest):
+        outcome = run_counted(warmed(by_force(variant, mode, seed=30)), requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert min(outcome.num_preemptions) >= 1
+        assert not_found_again(variant, requests, outcome) is None
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_do_not_depend_on_a_pool_for_one_with_the_prefix_cache_on(
+    mode: str, pressed_alone: tuple[str, list[Answer]], model: Path, pressed_requests: list[Request]
+) -> None:
+    isa, expected = pressed_alone
+    for variant in pressed_variants(base_config(model, isa), mode, pressed_requests, block_size=4):
+        outcome = run_counted(warmed(variant), pressed_requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert sum(outcome.num_preemptions) > 0
+
+
 @pytest.mark.parametrize("index", range(2))
 @pytest.mark.parametrize("mode", MODES)
 def test_answers_do_not_depend_on_a_pool_for_one_where_all_others_are_preempted(
@@ -150,6 +184,94 @@ def test_answers_do_not_depend_on_a_pool_for_one_where_all_others_are_preempted(
     assert outcome.num_preemptions[0] == 0
     assert min(outcome.num_preemptions[1:]) >= 1
     check_cost(outcome, mode)
+
+
+# ---- four samples, four beams
+
+
+@pytest.fixture(scope="module")
+def forked_requests() -> list[Request]:
+    return make_forked_requests(12, vocab_size=256, max_prompt=70, max_tokens=10, seed=13)
+
+
+@pytest.fixture(scope="module")
+def forked_alone(
+    alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> tuple[str, list[Answer]]:
+    isa, _ = alone
+    return isa, run(Variant("alone", base_config(model, isa), alone=True), forked_requests)
+
+
+FORKED_VARIANTS = ("staggered", "chunks of 7", "token budget 33", "8 at a time", "blocks of 16")
+
+
+def forked_matrix(model: Path, isa: str) -> list[Variant]:
+    *others, finest = matrix(model, isa)
+    return [*(variant for variant in others if variant.name in FORKED_VARIANTS), finest]
+
+
+def test_samples_and_beams_do_not_depend_on_how_requests_are_run_nor_on_what_is_in_the_prefix_cache(
+    forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    assert all(len(branches) == 4 for branches, _ in expected)
+    assert sum(len(set(branches)) == 4 for branches, _ in expected) == len(expected)
+    for variant in map(warmed, forked_matrix(model, isa)):
+        outcome = run_counted(variant, forked_requests)
+        difference = first_difference([*expected, *expected], outcome.answers)
+        assert difference is None, f"{isa}, {variant.name}: {difference}"
+        assert sum(outcome.num_cached_tokens[len(forked_requests) :]) > 0
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_samples_and_beams_do_not_depend_on_preemption(
+    mode: str, caching: bool, forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    for index, variant in enumerate(forked_matrix(model, isa)[:: 2 if caching else 1]):
+        forced = by_force(variant, mode, seed=40 + index)
+        outcome = run_counted(warmed(forced) if caching else forced, forked_requests)
+        difference = first_difference([*expected, *expected] if caching else expected, outcome.answers)
+        assert difference is None, f"{isa}, {forced.name}: {difference}"
+        assert min(outcome.num_preemptions) >= 1
+        if not caching:
+            check_cost(outcome, mode)
+
+
+@pytest.mark.parametrize("caching", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_samples_and_beams_do_not_depend_on_a_pool_for_one(
+    mode: str, caching: bool, forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    need = max(
+        -(-len(request.prompt) // 4) + request.params.num_branches * (-(-(request.params.max_tokens or 0) // 4) + 1)
+        for request in forked_requests
+    )
+    config = replace(base_config(model, isa), preemption_mode=mode, block_size=4, num_blocks=need, watermark=0.0)
+    variant = Variant(f"{mode} for want of room", config, poison=True)
+    outcome = run_counted(warmed(variant) if caching else variant, forked_requests)
+    difference = first_difference([*expected, *expected] if caching else expected, outcome.answers)
+    assert difference is None, f"{isa}, {variant.name}: {difference}"
+    assert sum(outcome.num_preemptions) > 0
+
+
+def test_each_sample_is_what_a_request_of_its_own_with_the_shown_seed_gives(
+    forked_alone: tuple[str, list[Answer]], model: Path, forked_requests: list[Request]
+) -> None:
+    isa, expected = forked_alone
+    singles, wanted = [], []
+    for request, (branches, of_prompt) in zip(forked_requests, expected, strict=True):
+        params = request.params
+        if params.n == 4 and params.best_of is None and not params.use_beam_search:
+            for i, branch in enumerate(branches):
+                seed = _core.mix_seed(params.seed or 0, i)
+                singles.append(Request(request.prompt, replace(params, n=1, seed=seed)))
+                wanted.append(((branch,), of_prompt))
+    assert len(singles) >= 12
+    difference = first_difference(wanted, run(Variant("singles", base_config(model, isa)), singles))
+    assert difference is None, f"{isa}: {difference}"
 
 
 def test_what_finds_no_room_on_the_host_is_recomputed(

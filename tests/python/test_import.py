@@ -45,7 +45,7 @@ def test_no_reason_is_given_for_what_is_there() -> None:
     assert not set(OF_PACKAGE).intersection(fastpaged.__all__)
 
 
-@pytest.mark.parametrize("name", ["BeamSearchParams", "StructuredOutputsParams", "PoolingParams", "LoRARequest"])
+@pytest.mark.parametrize("name", ["StructuredOutputsParams", "PoolingParams", "LoRARequest"])
 def test_a_name_known_from_elsewhere_says_why_it_is_not_there(name: str) -> None:
     assert not hasattr(fastpaged, name)
     with pytest.raises(fastpaged.UnsupportedFeatureError, match=rf"^fastpaged has no {name}: \w"):

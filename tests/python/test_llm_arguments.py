@@ -182,8 +182,8 @@ def test_a_watermark_leaves_room_when_a_request_is_let_in(tiny_llama: Path) -> N
     scheduled = []
     for watermark in (0.0, 0.5):
         with make(tiny_llama, watermark=watermark, num_blocks=8) as llm:
-            for request_id in ("a", "b"):
-                llm.engine.add_request(request_id, [5] * 48, params)
+            for request_id, token_id in (("a", 5), ("b", 6)):
+                llm.engine.add_request(request_id, [token_id] * 48, params)
             llm.engine.step()
             scheduled.append(llm.engine.scheduler.num_free_blocks)
             while llm.engine.has_unfinished_requests():

@@ -83,6 +83,14 @@ def test_a_bad_conversation_is_named_and_nothing_runs(llm: LLM, messages: Any, m
     assert not llm.engine.has_unfinished_requests()
 
 
+@pytest.mark.parametrize("salt", ["", 7, "\ud800"])
+def test_a_bad_salt_goes_by_the_name_under_which_it_was_given(llm: LLM, salt: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="^cache_salt must be "):
+        llm.chat([HELLO, HELLO], GREEDY, cache_salt=salt)
+    with pytest.raises(InvalidRequestError, match=r"^prompt\['cache_salt'\] must be "):
+        llm.generate({"prompt": "a", "cache_salt": salt}, GREEDY)
+
+
 @pytest.mark.parametrize(
     "ask", [lambda llm, **extra: llm.generate("a", **extra), lambda llm, **extra: llm.chat(HELLO, **extra)]
 )
@@ -131,6 +139,7 @@ def test_enqueue_takes_neither_adapters_nor_priorities(llm: LLM) -> None:
 
 
 def test_outputs_have_the_attributes_people_read(llm: LLM) -> None:
+    llm.reset_prefix_cache()
     (output,) = llm.generate("the cat", GREEDY)
     assert (output.num_cached_tokens, output.lora_request, output.kv_transfer_params) == (0, None, None)
     assert (output.encoder_prompt, output.encoder_prompt_token_ids) == (None, None)
@@ -140,8 +149,8 @@ def test_outputs_have_the_attributes_people_read(llm: LLM) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "beam_search", "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
-        "reset_prefix_cache", "sleep", "wake_up", "start_profile", "stop_profile", "collective_rpc", "apply_model",
+        "enqueue_chat", "embed", "encode", "classify", "score", "reward", "get_metrics",
+        "sleep", "wake_up", "start_profile", "stop_profile", "collective_rpc", "apply_model",
         "shutdown",
     ],
 )  # fmt: skip

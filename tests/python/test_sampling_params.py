@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -38,10 +39,12 @@ REFUSED: dict[str, list[object]] = {
     "output_kind": ["DELTA", 1, None],
     "logit_bias": [[(1, 2.0)], 7, "1"],
     "allowed_token_ids": [(), 7, "7", {7: 7}],
-    "n": [0, -1, 16385, 2, 1.0, "1", None, True],
+    "n": [0, -1, 16385, 1.0, "1", None, True],
     "stream_interval": [0, -1, 1.5, "2", True, 2**31],
-    "best_of": [0, 2, 16385, "2", True],
-    "use_beam_search": [True, 1, "yes"],
+    "best_of": [0, 16385, "2", True],
+    "use_beam_search": [1, 0, "yes"],
+    "length_penalty": [0.0, 0.5, math.nan, math.inf, 16.5, -17, "1", None, True],
+    "early_stopping": [True, "never", "yes", 0, 1, None],
     "logprob_token_ids": [[1, 2], []],
     "prompt_logprob_token_ids": [[[1], [2]]],
     "prompt_logprob_start": [3, False],
@@ -83,10 +86,12 @@ ACCEPTED: dict[str, list[object]] = {
     "output_kind": list(RequestOutputKind),
     "logit_bias": [None, {}, {0: 1, 2**31 - 1: -1.5}, {1: math.inf}],
     "allowed_token_ids": [None, [0], (1, 2**31 - 1), {1}, range(3)],
-    "n": [1],
+    "n": [1, 2, 16384],
     "stream_interval": [None, 1, 7, 2**31 - 1],
-    "best_of": [None, 1],
-    "use_beam_search": [False, None],
+    "best_of": [None, 1, 2, 16384],
+    "use_beam_search": [False, None, True],
+    "length_penalty": [1, 1.0],
+    "early_stopping": [False],
     "logprob_token_ids": [None],
     "prompt_logprob_token_ids": [None],
     "prompt_logprob_start": [None, 0],
@@ -108,8 +113,6 @@ ACCEPTED: dict[str, list[object]] = {
 SAID: list[tuple[str, object, str]] = [
     ("n", 0, "an integer from 1 to 16384"),
     ("n", 16385, "an integer from 1 to 16384"),
-    ("n", 2, "1: several answers to one request are not there yet; give the prompt as often, each with its own seed"),
-    ("best_of", 2, "1: several answers to one request are not there yet"),
     ("best_of", 0, "None, or an integer from n = 1 to 16384"),
     ("presence_penalty", 2.5, "a number in [-2, 2]"),
     ("frequency_penalty", -2.5, "a number in [-2, 2]"),
@@ -132,7 +135,10 @@ SAID: list[tuple[str, object, str]] = [
     ("logit_bias", 7, "None, or a dict of token ids and numbers"),
     ("allowed_token_ids", (), "None, or a list of at least one token id"),
     ("stream_interval", 0, "None (the engine's), or an integer from 1"),
-    ("use_beam_search", True, "False or None (beam search is not there yet)"),
+    ("use_beam_search", 1, "True or False"),
+    ("length_penalty", 2.0, "1.0 without use_beam_search"),
+    ("early_stopping", "never", "False without use_beam_search"),
+    ("early_stopping", "no", "True, False or 'never'"),
     ("logprob_token_ids", [1], "None (logprobs of chosen ids are not there yet; logprobs=-1 holds every token's)"),
     ("prompt_logprob_token_ids", [[1]], "None (prompt logprobs of chosen ids are not there yet; see prompt_logprobs)"),
     ("prompt_logprob_start", 4, "None or 0 (prompt logprobs begin with the prompt"),
@@ -147,7 +153,7 @@ SAID: list[tuple[str, object, str]] = [
     ("watermarking", True, "None or False (answers are not marked)"),
     ("routed_experts_prompt_start", 0, "None (there is no model with experts)"),
     ("trace_decode_token_ids", [1], "None (an answer is not made to follow given tokens)"),
-    ("skip_reading_prefix_cache", 1, "None or False or True (there is no prefix cache)"),
+    ("skip_reading_prefix_cache", 1, "None, True or False"),
     ("skip_clone", 0, "False or True or None (params are frozen and not cloned)"),
 ]
 # What is kept of a value in another form.
@@ -169,6 +175,8 @@ KEPT: list[tuple[str, object, object]] = [
     ("allowed_token_ids", [9, 1, 9], (9, 1)),
     ("max_tokens", None, None),
     ("best_of", 1, 1),
+    ("use_beam_search", None, False),
+    ("length_penalty", 1, 1.0),
     ("stream_interval", 3, 3),
 ]
 
@@ -217,9 +225,46 @@ def test_the_defaults_are_those_people_know() -> None:
     assert {name: getattr(params, name) for name in known} == known
 
 
-def test_a_greedy_request_has_one_answer() -> None:
-    with pytest.raises(InvalidRequestError, match="n must be 1 when the temperature is 0, .* got 2"):
-        SamplingParams(n=2, temperature=0)
+@pytest.mark.parametrize(
+    ("name", "branches"), [("n", {"n": 2}), ("n", {"n": 2, "best_of": 2}), ("best_of", {"best_of": 2})]
+)
+def test_a_greedy_request_has_one_answer(name: str, branches: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name} must be 1 when the temperature is 0, .* got 2"):
+        SamplingParams(**branches, temperature=0)  # type: ignore[arg-type]
+    assert SamplingParams(n=1, best_of=1, temperature=0).num_branches == 1
+
+
+def test_of_best_of_answers_at_most_all_are_kept() -> None:
+    with pytest.raises(InvalidRequestError, match="best_of must be None, or an integer from n = 3 to 16384, got 2"):
+        SamplingParams(n=3, best_of=2)
+    assert SamplingParams(n=3).num_branches == 3
+    assert SamplingParams(n=3, best_of=5).num_branches == 5
+
+
+@pytest.mark.parametrize("temperature", [0, 1, 0.7])
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+def test_a_beam_search_has_any_temperature_and_as_many_answers_as_beams(
+    temperature: float, early_stopping: bool | Literal["never"]
+) -> None:
+    params = SamplingParams(
+        n=2, best_of=4, use_beam_search=True, temperature=temperature, length_penalty=-1, early_stopping=early_stopping
+    )
+    assert (params.num_branches, params.length_penalty) == (4, -1.0)
+    assert params.clone() == params
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(("name", "value", "off"), [("top_p", 0.9, "1.0"), ("top_k", 5, "0"), ("min_p", 0.1, "0.0")])
+def test_a_beam_search_draws_nothing_and_says_so(name: str, value: float, off: str, temperature: float) -> None:
+    message = f"{name} must be {off} with use_beam_search, which draws nothing, got {value}"
+    with pytest.raises(InvalidRequestError, match=message):
+        SamplingParams(n=2, use_beam_search=True, temperature=temperature, **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 16.1, -17, "1", True, None])
+def test_a_length_penalty_leaves_an_order(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"length_penalty must be a number in \[-16, 16\], got"):
+        SamplingParams(n=2, use_beam_search=True, length_penalty=value)  # type: ignore[arg-type]
 
 
 def test_fields_that_are_not_served_do_not_crowd_the_representation() -> None:

@@ -1,19 +1,30 @@
 #include "fastpaged/kv_cache/block_pool.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "fastpaged/base/check.h"
 
 namespace fastpaged {
 
-BlockPool::BlockPool(std::string name, std::int32_t num_blocks) : name_(std::move(name)) {
+namespace {
+
+// Before the list is made: a wrong size must not be an allocation that fails.
+std::int32_t valid_num_blocks(std::int32_t num_blocks) {
   require(num_blocks >= 0, [&] { return "num_blocks must be >= 0, got " + std::to_string(num_blocks); });
+  return num_blocks;
+}
+
+}  // namespace
+
+std::string owner_name(SequenceId owner) {
+  return owner < kFirstPinOwner ? "sequence " + std::to_string(owner) : "pin " + std::to_string(owner - kFirstPinOwner);
+}
+
+BlockPool::BlockPool(std::string name, std::int32_t num_blocks)
+    : name_(std::move(name)), free_list_(valid_num_blocks(num_blocks)) {
   ref_counts_.assign(num_blocks, 0);
+  cached_.assign(num_blocks, false);
   last_owner_.assign(num_blocks, std::nullopt);
-  free_list_.reserve(num_blocks);
-  for (BlockId block = num_blocks - 1; block >= 0; --block) {
-    free_list_.push_back(block);
-  }
 }
 
 std::int32_t BlockPool::ref_count(BlockId block) const {
@@ -22,13 +33,17 @@ std::int32_t BlockPool::ref_count(BlockId block) const {
 }
 
 std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
-  if (free_list_.empty()) {
+  const std::optional<BlockId> block = free_list_.front();
+  if (!block) {
     return std::nullopt;
   }
-  const BlockId block = free_list_.back();
-  free_list_.pop_back();
-  ref_counts_[block] = 1;
-  last_owner_[block] = owner;
+  free_list_.remove(*block);
+  ref_counts_[*block] = 1;
+  last_owner_[*block] = owner;
+  if (cached_[*block]) {
+    cached_[*block] = false;
+    evicted_(*block);
+  }
   return block;
 }
 
@@ -42,21 +57,56 @@ void BlockPool::release(BlockId block, SequenceId owner) {
   require_held(block, "release", owner);
   last_owner_[block] = owner;
   if (--ref_counts_[block] == 0) {
-    free_list_.push_back(block);
+    cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);
   }
 }
 
-std::vector<BlockId> BlockPool::free_blocks() const {
-  return {free_list_.rbegin(), free_list_.rend()};
+bool BlockPool::is_cached(BlockId block) const {
+  require_known(block);
+  return cached_[block];
+}
+
+void BlockPool::cache(BlockId block, SequenceId owner) {
+  require_held(block, "cache", owner);
+  cached_[block] = true;
+}
+
+void BlockPool::uncache(BlockId block) {
+  invariant(is_cached(block), "BlockPool: a block that is not cached would be uncached");
+  cached_[block] = false;
+  if (ref_counts_[block] == 0) {
+    free_list_.remove(block);
+    free_list_.push_front(block);
+  }
+}
+
+bool BlockPool::take_cached(BlockId block, SequenceId owner) {
+  invariant(is_cached(block), "BlockPool: a block that is not cached would be taken for what it holds");
+  const bool was_free = ref_counts_[block] == 0;
+  if (was_free) {
+    free_list_.remove(block);
+  }
+  ++ref_counts_[block];
+  last_owner_[block] = owner;
+  return was_free;
+}
+
+std::vector<BlockId> BlockPool::free_blocks(bool cached) const {
+  std::vector<BlockId> blocks = free_list_.ids();
+  std::erase_if(blocks, [&](BlockId block) { return cached_[block] != cached; });
+  return blocks;
 }
 
 void BlockPool::check_invariants() const {
+  free_list_.check_invariants();
+  const std::vector<BlockId> free = free_list_.ids();
   std::vector<bool> is_free(ref_counts_.size(), false);
-  for (const BlockId block : free_list_) {
-    invariant(block >= 0 && block < num_blocks(), "BlockPool: an unknown block is on the free list");
+  for (const BlockId block : free) {
     invariant(!is_free[block], "BlockPool: a block is on the free list twice");
     is_free[block] = true;
   }
+  invariant(std::ranges::is_partitioned(free, [&](BlockId block) { return !cached_[block]; }),
+            "BlockPool: a cached block would be evicted before one that holds nothing is used");
   for (BlockId block = 0; block < num_blocks(); ++block) {
     invariant(ref_counts_[block] >= 0, "BlockPool: a negative reference count");
     invariant((ref_counts_[block] == 0) == is_free[block], "BlockPool: free list and reference counts disagree");
@@ -74,9 +124,8 @@ void BlockPool::require_held(BlockId block, const char* operation, SequenceId ow
   require_known(block);
   require(ref_counts_[block] > 0, [&] {
     const std::optional<SequenceId>& last = last_owner_[block];
-    return "sequence " + std::to_string(owner) + " cannot " + operation + " block " + std::to_string(block) +
-           " of the " + name_ + " pool: it is free, " +
-           (last ? "last given back by sequence " + std::to_string(*last) : std::string("never allocated"));
+    return owner_name(owner) + " cannot " + operation + " block " + std::to_string(block) + " of the " + name_ +
+           " pool: it is free, " + (last ? "last given back by " + owner_name(*last) : std::string("never allocated"));
   });
 }
 

@@ -1,25 +1,34 @@
 // BlockPool: the blocks of one memory tier as ids and reference counts; it never sees a byte.
 //
-// The free list is LIFO: the block given back last is handed out first, so that a small working set stays small. A new
-// pool hands out 0, 1, 2, ...
+// A free block holds nothing, or it is cached: what it holds can be found (by a PrefixCache) and the block be taken
+// again. Blocks that hold nothing are handed out first, the one given back last before the others (LIFO), so that a
+// small working set stays small. A new pool hands out 0, 1, 2, ... Cached blocks come after them, the one that nobody
+// has held for longest first (LRU): it is evicted, and whoever caches it is told.
 //
 // Whoever takes or gives back a block says who it is (an owner: the id of a sequence), so that an error names both
 // sides. The pool counts references; who holds them is the business of the block tables.
 //
 // Invariants (check_invariants):
 //   1. every id in [0, num_blocks) is either on the free list with count 0, or off it with count > 0;
-//   2. the free list holds no id twice.
+//   2. the free list holds no id twice, and no block that holds nothing after a cached one.
 // Not thread-safe: the scheduler's thread owns it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/base/types.h"
+#include "fastpaged/kv_cache/free_list.h"
 
 namespace fastpaged {
+
+// Owners from here on are pinned prefixes, those below sequences.
+inline constexpr SequenceId kFirstPinOwner = SequenceId{1} << 63;
+[[nodiscard]] std::string owner_name(SequenceId owner);  // as messages have it: "sequence 3", "pin 3"
 
 class BlockPool {
  public:
@@ -30,7 +39,7 @@ class BlockPool {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(ref_counts_.size()); }
-  [[nodiscard]] std::int32_t num_free() const { return static_cast<std::int32_t>(free_list_.size()); }
+  [[nodiscard]] std::int32_t num_free() const { return free_list_.size(); }  // cached ones too
   [[nodiscard]] std::int32_t ref_count(BlockId block) const;  // throws std::invalid_argument for an unknown block
 
   // A free block with count 1, or nullopt when none is left.
@@ -41,17 +50,33 @@ class BlockPool {
   // naming who wanted to release it and who had it last.
   void release(BlockId block, SequenceId owner);
 
-  [[nodiscard]] std::vector<BlockId> free_blocks() const;  // in the order they would be allocated
+  // Whether what it holds can be found. Throws std::invalid_argument for an unknown block.
+  [[nodiscard]] bool is_cached(BlockId block) const;
+  // From now on it is cached. Throws std::invalid_argument for a free or unknown block.
+  void cache(BlockId block, SequenceId owner);
+  // From now on it is not; if it is free, it is the next to be handed out. REQUIRES: it is cached.
+  void uncache(BlockId block);
+  // Count + 1 of a cached block, free or not. Returns whether it was free. REQUIRES: it is cached.
+  bool take_cached(BlockId block, SequenceId owner);
+  // Whom allocate() tells, once the block is its new owner's, that it is no longer cached. May call uncache().
+  void on_eviction(std::function<void(BlockId)> evicted) { evicted_ = std::move(evicted); }
+
+  // In the order they would be allocated: first all that hold nothing, then all that are cached.
+  [[nodiscard]] std::vector<BlockId> free_blocks() const { return free_blocks(false); }
+  [[nodiscard]] std::vector<BlockId> cached_free_blocks() const { return free_blocks(true); }
   void check_invariants() const;
 
  private:
+  [[nodiscard]] std::vector<BlockId> free_blocks(bool cached) const;
   void require_known(BlockId block) const;
   void require_held(BlockId block, const char* operation, SequenceId owner) const;
 
   std::string name_;
-  std::vector<BlockId> free_list_;  // the next to be allocated is at the back
+  FreeList free_list_;
   std::vector<std::int32_t> ref_counts_;
+  std::vector<bool> cached_;
   std::vector<std::optional<SequenceId>> last_owner_;  // who took, shared or gave back each block last
+  std::function<void(BlockId)> evicted_ = [](BlockId) {};
 };
 
 }  // namespace fastpaged

@@ -39,20 +39,30 @@ std::int32_t valid_block_size(std::int32_t num_blocks, std::int32_t block_size, 
   return block_size;
 }
 
-void check_tier(const BlockTable& table, const BlockPool& tier) {
+}  // namespace
+
+KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks,
+                               PrefixCaching prefix_caching)
+    : block_size_(valid_block_size(num_blocks, block_size, num_host_blocks)),
+      prefix_caching_(prefix_caching.enabled),
+      device_("device", num_blocks),
+      host_("host", num_host_blocks),
+      prefix_cache_(prefix_caching.enabled ? num_blocks : 0, block_size, prefix_caching.hash_mask) {
+  device_.on_eviction([this](BlockId block) {
+    ++num_evicted_;
+    for (const BlockId descendant : prefix_cache_.erase(block)) {
+      device_.uncache(descendant);
+    }
+  });
+}
+
+void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) {
   if (&table.pool() != &tier) {
     throw_invariant("sequence " + std::to_string(table.owner()) + " holds blocks of the " + table.pool().name() +
                         " pool where it must hold the " + tier.name() + " pool's",
                     std::source_location::current());
   }
 }
-
-}  // namespace
-
-KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks)
-    : block_size_(valid_block_size(num_blocks, block_size, num_host_blocks)),
-      device_("device", num_blocks),
-      host_("host", num_host_blocks) {}
 
 std::int64_t KVCacheManager::capacity() const {
   return std::int64_t{device_.num_blocks()} * block_size_;
@@ -94,6 +104,8 @@ bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::i
       const BlockId copy = take(device_, table.owner());
       copies_.add(CopyKind::kCopyOnWrite, table.blocks()[i], copy);
       table.replace(i, copy);
+    } else if (device_.is_cached(table.blocks()[i])) {
+      forget(table.blocks()[i]);  // a copy would be one block more than there would be without the cache
     }
   }
   return true;
@@ -108,11 +120,17 @@ void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_
                     std::source_location::current());
   }
   for (std::int32_t i = written.begin; i < written.end; ++i) {
-    if (table.is_shared(i)) {
-      throw_invariant("sequence " + std::to_string(table.owner()) + " would write into block " +
-                          std::to_string(table.blocks()[i]) + ", which " +
-                          std::to_string(device_.ref_count(table.blocks()[i])) + " tables share",
+    const BlockId block = table.blocks()[i];
+    const auto refuse = [&](const std::string& why) {
+      throw_invariant("sequence " + std::to_string(table.owner()) + " would write into block " + std::to_string(block) +
+                          ", which " + why,
                       std::source_location::current());
+    };
+    if (table.is_shared(i)) {
+      refuse(std::to_string(device_.ref_count(block)) + " tables share");
+    }
+    if (device_.is_cached(block)) {
+      refuse("is cached");
     }
   }
 }
@@ -176,6 +194,14 @@ std::int32_t KVCacheManager::num_distinct_blocks(std::span<const BlockTable* con
 void KVCacheManager::check_invariants() const {
   device_.check_invariants();
   host_.check_invariants();
+  prefix_cache_.check_invariants();
+  for (BlockId block = 0; block < device_.num_blocks(); ++block) {
+    invariant(device_.is_cached(block) == (prefix_caching_ && prefix_cache_.holds(block)),
+              "KVCacheManager: pool and cache disagree about what is cached");
+  }
+  for (BlockId block = 0; block < host_.num_blocks(); ++block) {
+    invariant(!host_.is_cached(block), "KVCacheManager: a host block is cached");
+  }
 }
 
 }  // namespace fastpaged

@@ -1,9 +1,15 @@
 // KVCacheManager: turns "this sequence will hold n tokens" into blocks, in two tiers: the device, where attention
 // reads, and the host, where swapped sequences wait. What must be copied for that it writes down, in order.
+//
+// With prefix caching, a device block that is full and computed is cached: published by a sequence that holds it, found
+// and taken by others as long as nobody needs the room. Two blocks that hold the same after the same become one when
+// the second is published, so that who holds a cached block holds those before it, too. Nobody writes into a cached
+// block: see reserve().
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "fastpaged/base/block_copy.h"
@@ -11,6 +17,8 @@
 #include "fastpaged/kv_cache/block_pool.h"
 #include "fastpaged/kv_cache/block_table.h"
 #include "fastpaged/kv_cache/copy_list.h"
+#include "fastpaged/kv_cache/prefix_cache.h"
+#include "fastpaged/kv_cache/prefix_match.h"
 
 namespace fastpaged {
 
@@ -20,11 +28,12 @@ class KVCacheManager {
 
   // Throws std::invalid_argument unless num_blocks > 0, 1 <= block_size <= 256, num_host_blocks >= 0, and every device
   // slot has an int32 index.
-  KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks = 0);
+  KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks = 0,
+                 PrefixCaching prefix_caching = {});
 
   [[nodiscard]] std::int32_t block_size() const { return block_size_; }
   [[nodiscard]] std::int32_t num_blocks() const { return device_.num_blocks(); }
-  [[nodiscard]] std::int32_t num_free_blocks() const { return device_.num_free(); }
+  [[nodiscard]] std::int32_t num_free_blocks() const { return device_.num_free(); }  // cached ones too
   [[nodiscard]] std::int64_t capacity() const;  // tokens the whole device pool can hold
   // Blocks that num_tokens fill, the last one perhaps in part. Throws std::invalid_argument for num_tokens < 0.
   [[nodiscard]] std::int32_t blocks_for(std::int64_t num_tokens) const;
@@ -36,11 +45,11 @@ class KVCacheManager {
   [[nodiscard]] std::int32_t missing_blocks(const BlockTable& table, std::int64_t first_token,
                                             std::int64_t num_tokens) const;
   // Room to write tokens [first_token, first_token + num_tokens): grows the table, and copies each block on the way
-  // that somebody else holds too (copy-on-write). All or nothing; false leaves everything as it was. Throws
-  // InvariantError for a table that is on the host.
+  // that somebody else holds too (copy-on-write). One that is cached but held by nobody else is no longer cached. All
+  // or nothing; false leaves everything as it was. Throws InvariantError for a table that is on the host.
   [[nodiscard]] bool reserve(BlockTable& table, std::int64_t first_token, std::int64_t num_tokens);
   // Throws InvariantError naming block and owner if writing these tokens would reach a block that is not in the table,
-  // not the table's own, or not on the device.
+  // not the table's own, cached, or not on the device.
   void check_writable(const BlockTable& table, std::int64_t first_token, std::int64_t num_tokens) const;
 
   // All these tables to the other tier, together: a block that several of them share is copied once and shared there
@@ -50,6 +59,31 @@ class KVCacheManager {
   [[nodiscard]] bool swap_in(std::span<BlockTable* const> tables);
   // Blocks that these tables of one tier hold, shared ones counted once.
   [[nodiscard]] static std::int32_t num_distinct_blocks(std::span<const BlockTable* const> tables);
+
+  // The longest beginning of `tokens`, at most max_tokens of it, that is cached under this root (a tenant's salt):
+  // whole blocks, then the beginning of another one. Nothing without prefix caching.
+  [[nodiscard]] PrefixMatch match_prefix(std::span<const TokenId> tokens, std::int32_t max_tokens,
+                                         std::string_view root) const;
+  // The empty table shares the matched blocks, then has a copy of the one of which the beginning counts, if a block is
+  // free for that. Returns the tokens it now holds, of which `published` then knows. Throws InvariantError if something
+  // was forgotten since the match.
+  std::int32_t adopt(BlockTable& table, const PrefixMatch& match, PublishedPrefix& published);
+  // Caches the blocks that the first num_computed tokens fill, as far as that is not done; where one is cached already,
+  // the table takes it and gives its own back. Cheap if there is nothing new. Nothing without prefix caching, and
+  // nothing of what was computed before a reset. REQUIRES: the table, on the device, holds `tokens`' K and V.
+  void publish(BlockTable& table, std::span<const TokenId> tokens, std::int32_t num_computed, std::string_view root,
+               PublishedPrefix& published);
+  // What nobody but this table holds is no longer cached, nor is what was computed after it.
+  void forget_own(const BlockTable& table);
+  // Nothing is cached any more, nor will be what is computed already. Who holds a block goes on holding it.
+  void reset_prefix_cache();
+
+  [[nodiscard]] const PrefixCache& prefix_cache() const { return prefix_cache_; }
+  // Since the beginning. Gains: how often a block became cached, or a free cached one somebody's. A match made anew
+  // needs at most that many blocks less than one made before.
+  [[nodiscard]] std::uint64_t num_prefix_gains() const { return num_gains_; }
+  [[nodiscard]] std::uint64_t num_evicted_blocks() const { return num_evicted_; }  // cached ones that were handed out
+  [[nodiscard]] std::uint64_t num_partial_copies() const { return num_partial_copies_; }
 
   // What has been decided since the last take_copies(), to be run in this order before the next forward pass.
   [[nodiscard]] const CopyList& copies() const { return copies_; }
@@ -64,13 +98,24 @@ class KVCacheManager {
   struct Range {
     std::int32_t begin, end;
   };
+  static void check_tier(const BlockTable& table, const BlockPool& tier);
   [[nodiscard]] Range written_blocks(std::int64_t first_token, std::int64_t num_tokens) const;
   [[nodiscard]] bool move(std::span<BlockTable* const> tables, CopyKind kind, const BlockPool& from, BlockPool& to);
 
+  void forget(BlockId block);
+  void publish_block(BlockTable& table, std::int32_t index, PrefixCache::Node parent, std::span<const TokenId> tokens);
+  [[nodiscard]] bool is_published(const BlockTable& table, const PublishedPrefix& published) const;
+
   std::int32_t block_size_;
+  bool prefix_caching_;
   BlockPool device_;
   BlockPool host_;
   CopyList copies_;
+  PrefixCache prefix_cache_;
+  std::uint64_t epoch_ = 1;  // counts resets
+  std::uint64_t num_gains_ = 0;
+  std::uint64_t num_evicted_ = 0;
+  std::uint64_t num_partial_copies_ = 0;
 };
 
 }  // namespace fastpaged

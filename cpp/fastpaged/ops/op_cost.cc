@@ -1,6 +1,7 @@
 #include "fastpaged/ops/op_cost.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "fastpaged/ops/packed_linear.h"
 
@@ -40,6 +41,32 @@ std::int64_t keys_seen(std::int64_t first, std::int64_t end, std::int64_t window
   };
   return up_to(end) - up_to(first);
 }
+
+// Counts keys that lie in blocks, those of a block with the first sequence that reads it.
+class KeyCounter {
+ public:
+  explicit KeyCounter(const PagedAttentionParams& params)
+      : params_(params), is_counted_(static_cast<std::size_t>(params.kv_cache.shape[0])) {}
+
+  // The keys [first, end) of a sequence.
+  void add(std::int64_t sequence, std::int64_t first, std::int64_t end) {
+    const auto* blocks = params_.block_tables.row<const std::int32_t>(sequence);
+    const std::int64_t block_size = params_.kv_cache.shape[3];
+    for (std::int64_t key = first; key < end;) {
+      const std::int64_t end_of_block = std::min(end, (key / block_size + 1) * block_size);
+      const auto block = static_cast<std::size_t>(blocks[key / block_size]);
+      count_ += is_counted_[block] ? 0 : end_of_block - key;
+      is_counted_[block] = true;
+      key = end_of_block;
+    }
+  }
+  [[nodiscard]] std::int64_t count() const { return count_; }
+
+ private:
+  const PagedAttentionParams& params_;
+  std::vector<bool> is_counted_;  // by block
+  std::int64_t count_ = 0;
+};
 
 }  // namespace
 
@@ -104,19 +131,21 @@ OpCost op_cost(const RotaryCacheWriteParams& params) {
 OpCost op_cost(const PagedAttentionParams& params) {
   const auto* query_start = params.query_start.ptr<const std::int32_t>();
   const auto* context_lens = params.context_lens.ptr<const std::int32_t>();
-  std::int64_t num_keys_read = 0;  // by some query of their sequence
-  std::int64_t num_pairs = 0;      // of a query and a key that it sees
+  KeyCounter keys_read(params);
+  std::int64_t num_pairs = 0;  // of a query and a key that it sees
   for (std::int64_t s = 0; s < params.context_lens.shape[0]; ++s) {
     const std::int64_t end = context_lens[s];
     const std::int64_t first_query = end - (query_start[s + 1] - query_start[s]);
     const std::int64_t first_key = params.window == 0 ? 0 : std::max<std::int64_t>(0, first_query - params.window + 1);
-    num_keys_read += end > first_query ? end - first_key : 0;
+    if (end > first_query) {
+      keys_read.add(s, first_key, end);
+    }
     num_pairs += keys_seen(first_query, end, params.window);
   }
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
   const std::int64_t vector_bytes = head_dim * static_cast<std::int64_t>(size_of(params.kv_cache.dtype));
-  return {.kv_bytes = num_keys_read * 2 * params.kv_cache.shape[2] * vector_bytes,
+  return {.kv_bytes = keys_read.count() * 2 * params.kv_cache.shape[2] * vector_bytes,
           .activation_bytes = bytes_of(params.q) + bytes_of(params.out),
           .flops = num_pairs * num_heads * head_dim * 4};  // a product with the key, one with the value
 }

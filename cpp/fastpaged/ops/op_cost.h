@@ -14,7 +14,7 @@ namespace fastpaged {
 // loops around. A function such as exp is one, and attention's softmax none: no machine is bound by them.
 struct OpCost {
   std::int64_t weight_bytes = 0;      // each weight once, however many rows share it; of tables the rows looked up
-  std::int64_t kv_bytes = 0;          // read or written, of every sequence its own: sharing of blocks is not seen here
+  std::int64_t kv_bytes = 0;          // read or written; a block that several sequences read once, as by the first
   std::int64_t activation_bytes = 0;  // read and written
   std::int64_t flops = 0;
 
@@ -28,7 +28,8 @@ OpCost op_cost(const RmsNormParams& params);
 OpCost op_cost(const LayerNormParams& params);
 OpCost op_cost(const LinearParams& params);
 OpCost op_cost(const RotaryCacheWriteParams& params);
-// Keys that no query sees, outside of every window, are neither read nor multiplied.
+// Keys that no query sees, outside of every window, are neither read nor multiplied. Linear in sequences and their
+// blocks; takes a bit of memory for each block of the cache.
 OpCost op_cost(const PagedAttentionParams& params);
 OpCost op_cost(const SoftCapParams& params);
 OpCost op_cost(const AddParams& params);

@@ -1,5 +1,6 @@
 #include "fastpaged/request/sampling_params.h"
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -52,6 +53,12 @@ void validate(const TokenRules& rules) {
   }
 }
 
+void validate(const BeamParams& beam) {
+  require_param(beam.width > 0, "beam_width", "> 0", beam.width);
+  require_param(std::isfinite(beam.length_penalty), "length_penalty", "finite", beam.length_penalty);
+  require_param(beam.num_candidates / 2 >= beam.width, "num_candidates", ">= 2 x beam_width", beam.num_candidates);
+}
+
 }  // namespace
 
 void validate(const SamplingParams& params) {
@@ -68,6 +75,9 @@ void validate(const SamplingParams& params) {
   require_param(params.min_tokens >= 0, "min_tokens", ">= 0", params.min_tokens);
   if (params.rules != nullptr) {
     validate(*params.rules);
+  }
+  if (params.beam) {
+    validate(*params.beam);
   }
 }
 

@@ -43,9 +43,10 @@ constexpr double uniform(std::uint64_t seed, std::int64_t position) {
 }
 
 // The seed of sample i of a request. Sample 0 keeps the request's own seed, so that n = 1 repeats it; the others are
-// hashed and not counted up, so that requests seeded 1, 2, 3 share no sample.
+// hashed and not counted up, so that requests seeded 1, 2, 3 share no sample; below 2^53, so that a reader of JSON with
+// doubles for numbers can give a seed back that it was shown.
 constexpr std::uint64_t mix(std::uint64_t seed, std::uint64_t sample) {
-  return sample == 0 ? seed : random_bits(seed, sample, RandomPurpose::kSampleSeed);
+  return sample == 0 ? seed : random_bits(seed, sample, RandomPurpose::kSampleSeed) >> 11;
 }
 
 }  // namespace fastpaged

@@ -1,20 +1,16 @@
 #include "fastpaged/sampling/row_sampler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
+#include <span>
 
+#include "fastpaged/sampling/log_softmax.h"
 #include "fastpaged/sampling/philox.h"
 
 namespace fastpaged {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-// Below what a float32 can hold, C++ leaves the conversion open; a log-softmax in float32 gives -inf there.
-float to_logprob(double value) {
-  return value < static_cast<double>(std::numeric_limits<float>::lowest()) ? -kInfinity : static_cast<float>(value);
-}
 
 // Scans a row, and puts the limit in place of a row with +inf. False: there is nothing to sample.
 bool scan_to_limit(LogitRow& row, RowScan& scan, std::vector<float>& limit) {
@@ -32,6 +28,16 @@ bool scan_to_limit(LogitRow& row, RowScan& scan, std::vector<float>& limit) {
   return true;
 }
 
+template <typename Logprob>
+void add_best(std::span<const RankedToken> tokens, const Logprob& logprob, RowSample& sample) {
+  sample.top_ids.reserve(tokens.size());
+  sample.top_logprobs.reserve(tokens.size());
+  for (const RankedToken& token : tokens) {
+    sample.top_ids.push_back(token.id);
+    sample.top_logprobs.push_back(logprob(token.logit));
+  }
+}
+
 }  // namespace
 
 RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const SampleRequest& request) {
@@ -44,6 +50,10 @@ RowSample RowSampler::sample(const float* logits, std::int32_t vocab_size, const
   if (request.given) {
     sample.token.token_id = *request.given;
     add_logprobs(raw, request.params.num_prompt_logprobs.value_or(0), sample);
+    return sample;
+  }
+  if (request.params.beam) {
+    add_candidates(raw, request, sample);
     return sample;
   }
   if (LogitEdits::needed(request)) {
@@ -67,15 +77,22 @@ TokenId RowSampler::choose(const LogitRow& row, const RowScan& scan, const Sampl
     return scan.argmax;
   }
   filter_.apply({row, scan, request.params.temperature}, request.params, weights_);
-  return weights_.choose(uniform(request.params.seed, request.position));
+  const std::uint64_t seed = mix(request.params.seed, static_cast<std::uint64_t>(request.sample_index));
+  return weights_.choose(uniform(seed, request.position));
+}
+
+void RowSampler::add_candidates(const LogitRow& row, const SampleRequest& request, RowSample& sample) {
+  candidates_.select(row, scan_, request, weights_, edits_, best_);
+  if (!best_.empty()) {
+    sample.token.token_id = best_.front().id;
+    sample.logprob = best_.front().logit;
+    sample.rank = 1;
+  }
+  add_best(best_, [](float logprob) { return logprob; }, sample);
 }
 
 void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives, RowSample& sample) {
-  weights_.assign_sums({row, scan_, 1.0F});
-  const double log_total = std::log(weights_.total());
-  const auto logprob = [&](float logit) {
-    return to_logprob((static_cast<double>(logit) - static_cast<double>(scan_.max)) - log_total);
-  };
+  const LogSoftmax logprob({row, scan_, 1.0F}, weights_);
   const TokenId id = sample.token.token_id;
   sample.logprob = logprob(row[id]);
   sample.rank = id == scan_.argmax ? 1 : rank_of(row, id);
@@ -83,12 +100,7 @@ void RowSampler::add_logprobs(const LogitRow& row, std::int32_t num_alternatives
   if (n > 0) {
     select_best(row, scan_, n, best_);
     std::sort(best_.begin(), best_.begin() + n, better);
-    sample.top_ids.reserve(static_cast<std::size_t>(n));
-    sample.top_logprobs.reserve(static_cast<std::size_t>(n));
-    for (std::int32_t i = 0; i < n; ++i) {
-      sample.top_ids.push_back(best_[i].id);
-      sample.top_logprobs.push_back(logprob(best_[i].logit));
-    }
+    add_best(std::span(best_).first(static_cast<std::size_t>(n)), logprob, sample);
   }
 }
 

@@ -27,6 +27,11 @@ std::int64_t max_sample_rows(const SchedulerConfig& config) {
                                   : std::min(config.max_num_rows, config.max_num_batched_tokens);
 }
 
+// A row may be drawn from several times, but no more in all than there may be sequences afterwards.
+std::int64_t max_sample_requests(const SchedulerConfig& config) {
+  return max_sample_rows(config) + config.max_num_seqs;
+}
+
 }  // namespace
 
 BatchBuilder::BatchBuilder(const Scheduler& scheduler)
@@ -39,7 +44,7 @@ BatchBuilder::BatchBuilder(const Scheduler& scheduler)
       block_tables_(max_batch_rows(scheduler.config()) * max_table_size(scheduler)),
       table_rows_(max_batch_rows(scheduler.config())),
       sample_rows_(max_sample_rows(scheduler.config())),
-      sample_requests_(max_sample_rows(scheduler.config())) {}
+      sample_requests_(max_sample_requests(scheduler.config())) {}
 
 const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   scheduler_->plan().require_current(plan);
@@ -58,6 +63,7 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
   std::int32_t token_row = 0;
   std::int32_t sequence_row = 0;
   num_rows_ = 0;
+  num_results_ = 0;
   for (const PlannedSequence& planned : sequences) {
     query_start_[sequence_row] = token_row;
     context_lens_[sequence_row] = planned.what.first_token + planned.what.num_tokens;
@@ -84,7 +90,7 @@ const Batch& BatchBuilder::build(const SchedulerOutput& plan) {
 }
 
 std::span<const SampleRequest> BatchBuilder::sample_requests() const {
-  return std::span(sample_requests_).first(static_cast<std::size_t>(num_rows_));
+  return std::span(sample_requests_).first(static_cast<std::size_t>(num_results_));
 }
 
 // first_row: of the sequence's first token in this step.
@@ -93,13 +99,20 @@ void BatchBuilder::write_rows(const PlannedSequence& planned, std::int32_t first
   for (std::int32_t i = 0; i < planned.what.num_scores; ++i) {
     const std::int32_t position = sequence.num_scored() + i;
     sample_rows_[num_rows_] = first_row + position - planned.what.first_token;
-    sample_requests_[num_rows_] = {
-        .params = planned.group->sampling, .position = position + 1, .given = sequence.token_ids()[position + 1]};
-    ++num_rows_;
+    sample_requests_[num_results_++] = {.params = planned.group->sampling,
+                                        .position = position + 1,
+                                        .given = sequence.token_ids()[position + 1],
+                                        .row = num_rows_++};
   }
   if (planned.what.samples) {
     sample_rows_[num_rows_] = first_row + planned.what.num_tokens - 1;
-    sample_requests_[num_rows_] = {planned.group->sampling, sequence.num_tokens(), sequence.num_output_tokens()};
+    for (std::int32_t i = 0; i < planned.what.num_draws; ++i) {
+      sample_requests_[num_results_++] = {.params = planned.group->sampling,
+                                          .position = sequence.num_tokens(),
+                                          .num_output_tokens = sequence.num_output_tokens(),
+                                          .row = num_rows_,
+                                          .sample_index = sequence.branch() + i};
+    }
     ++num_rows_;
   }
 }
@@ -120,14 +133,17 @@ void BatchBuilder::write_histories(std::span<const PlannedSequence> sequences) {
     }
   }
   auto end = histories_.begin();
-  std::int32_t row = 0;
+  std::int32_t next = 0;
   for (const PlannedSequence& planned : sequences) {
+    const std::int32_t first_draw = next + planned.what.num_scores;
+    next += planned.what.num_results();
     if (looks_back(planned)) {
       const auto begin = end;
       end = std::copy(planned.sequence->token_ids().begin(), planned.sequence->token_ids().end(), begin);
-      sample_requests_[row + planned.what.num_scores].history = {begin, end};
+      for (std::int32_t draw = first_draw; draw < next; ++draw) {
+        sample_requests_[draw].history = {begin, end};
+      }
     }
-    row += planned.what.num_rows();
   }
 }
 

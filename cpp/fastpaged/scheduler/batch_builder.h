@@ -23,7 +23,7 @@ class BatchBuilder {
   // Valid until the next build(). Throws std::invalid_argument unless plan is the scheduler's last one, not yet
   // updated, with nothing in it aborted since. Throws InvariantError if it would write into a block that is shared.
   const Batch& build(const SchedulerOutput& plan);
-  // One per row of logits, same order: a sequence's scores, then its sample. The histories in them are copies, valid
+  // plan.num_results of them: of each sequence its scores, then its draws. The histories in them are copies, valid
   // until the next build().
   [[nodiscard]] std::span<const SampleRequest> sample_requests() const;
 
@@ -54,6 +54,7 @@ class BatchBuilder {
   std::vector<SampleRequest> sample_requests_;
   std::vector<TokenId> histories_;  // of those requests that need one, one after the other
   std::int32_t num_rows_ = 0;
+  std::int32_t num_results_ = 0;
   Batch batch_;
 };
 

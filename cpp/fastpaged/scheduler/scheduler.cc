@@ -23,6 +23,10 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(1, "max_num_batched_tokens", config.max_num_batched_tokens);
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
+  require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
+    return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
+  });
   require(config.max_num_rows == 0 || config.max_num_rows >= config.max_num_seqs, [&] {
     return "max_num_rows must be 0 (no limit) or >= max_num_seqs = " + std::to_string(config.max_num_seqs) + ", got " +
            std::to_string(config.max_num_rows);
@@ -55,17 +59,38 @@ void require_fits(const std::vector<TokenId>& prompt, const SchedulerConfig& con
   });
 }
 
+// A group's branches decode in one step.
+void require_runs_together(const NewRequest& request, const SchedulerConfig& config) {
+  require_at_least(1, "num_samples", request.num_samples);
+  const auto require_fits_in = [&](std::string_view name, std::int32_t num_branches) {
+    require(num_branches <= config.max_num_seqs && num_branches <= config.max_num_batched_tokens, [&] {
+      return std::string(name) + " must be <= max_num_seqs = " + std::to_string(config.max_num_seqs) +
+             " and <= max_num_batched_tokens = " + std::to_string(config.max_num_batched_tokens) + ", got " +
+             std::to_string(num_branches);
+    });
+  };
+  require_fits_in("num_samples", request.num_samples);
+  if (request.sampling.beam) {
+    require_fits_in("beam_width", request.sampling.beam->width);
+    require(request.num_samples == 1,
+            [&] { return "num_samples must be 1 with beams, got " + std::to_string(request.num_samples); });
+  }
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
-      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks),
+      kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
+                {.enabled = config.prefix_caching, .hash_mask = config.prefix_hash_mask}),
+      pins_(config.block_size, config.max_pinned_blocks),
       num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
 
 void Scheduler::add(NewRequest request) {
   require_fits(request.prompt_token_ids, config_, kv_cache_);
   require_at_least(1, "max_tokens", request.stop.max_tokens);
   validate(request.sampling);
+  require_runs_together(request, config_);
   const bool unreported =
       std::any_of(ended_.begin(), ended_.end(), [&](const SequenceEvent& end) { return end.group_id == request.id; });
   require(!unreported && !groups_.contains(request.id), [&] {
@@ -78,6 +103,15 @@ void Scheduler::add(NewRequest request) {
   group.arrival = next_arrival_++;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
+  group.cache_root = std::move(request.cache_root);
+  group.skip_prefix_cache = request.skip_prefix_cache;
+  group.num_reserved = request.num_samples;
+  if (group.sampling.beam) {
+    const auto num_prompt_tokens = static_cast<std::int32_t>(request.prompt_token_ids.size());
+    const std::int32_t max_length = std::min(group.stop.max_tokens, config_.max_model_len - num_prompt_tokens);
+    group.beams = std::make_unique<BeamSearch>(*group.sampling.beam, max_length);
+    group.num_reserved = group.beams->width();
+  }
   const SequenceId sequence_id = next_sequence_id_++;
   group.sequences.push_back(
       std::make_unique<Sequence>(sequence_id, std::move(request.prompt_token_ids), kv_cache_.make_table(sequence_id)));
@@ -101,6 +135,9 @@ bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
   Sequence* sequence = found == groups_.end() ? nullptr : found->second.find(sequence_id);
   if (sequence == nullptr) {
     return false;
+  }
+  if (found->second.beams != nullptr) {
+    return finish_beams(id, std::span(&sequence_id, 1));
   }
   remove_sequence(found->second, *sequence);
   return true;
@@ -126,6 +163,11 @@ SequenceId Scheduler::fork(GroupId id, SequenceId sequence_id) {
   require(group.state == GroupState::kRunning && group.decodes(), [&] {
     return name() + " cannot be forked: its request must be running, with one token left to compute in each branch";
   });
+  require(group.beams == nullptr, [&] { return name() + " cannot be forked: it is a beam"; });
+  require(group.num_draws() == 1, [&] {
+    return name() + " cannot be forked before the " + std::to_string(group.num_draws()) +
+           " samples of its request have parted";
+  });
   require(num_running_sequences_ < config_.max_num_seqs && group.num_sequences() < config_.max_num_batched_tokens, [&] {
     return name() + " cannot be forked: " + std::to_string(num_running_sequences_) + " sequences run, " +
            std::to_string(group.num_sequences()) + " of them of this request; max_num_seqs is " +
@@ -133,8 +175,8 @@ SequenceId Scheduler::fork(GroupId id, SequenceId sequence_id) {
            std::to_string(config_.max_num_batched_tokens);
   });
   const SequenceId child = next_sequence_id_++;
-  group.sequences.push_back(
-      std::make_unique<Sequence>(parent->fork(child, kv_cache_.blocks_for(parent->num_computed_tokens()))));
+  group.sequences.push_back(std::make_unique<Sequence>(
+      parent->fork(child, group.num_branches++, kv_cache_.blocks_for(parent->num_computed_tokens()))));
   ++num_running_sequences_;
   return child;
 }
@@ -149,9 +191,9 @@ const RequestQueue& Scheduler::queue_of(GroupState state) const {
 
 void Scheduler::change_state(SequenceGroup& group, GroupState state) {
   queue_of(group.state).erase(group);
-  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   group.state = state;
-  num_running_sequences_ += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   queue_of(group.state).insert(group);
 }
 
@@ -160,7 +202,7 @@ void Scheduler::remove(SequenceGroup& group) {
     plan_.forget(*sequence);
   }
   queue_of(group.state).erase(group);
-  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_sequences() : 0;
+  num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
   std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });
   groups_.erase(id);
@@ -172,72 +214,10 @@ bool Scheduler::remove_sequence(SequenceGroup& group, Sequence& sequence) {
     return true;
   }
   plan_.forget(sequence);
-  num_running_sequences_ -= group.state == GroupState::kRunning ? 1 : 0;
+  const std::int64_t num_counted = group.num_counted();
   group.erase(sequence, kv_cache_);
+  num_running_sequences_ -= group.state == GroupState::kRunning ? num_counted - group.num_counted() : 0;
   return false;
-}
-
-std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
-  plan_.require_current(plan);
-  require(std::cmp_equal(tokens.size(), plan_.num_rows()), [&] {
-    return "tokens must have one entry per row of logits: the plan has " + std::to_string(plan_.num_rows()) + ", got " +
-           std::to_string(tokens.size());
-  });
-  std::vector<SequenceEvent> events = std::exchange(ended_, {});
-  events.reserve(events.size() + tokens.size());
-  std::int32_t next_row = 0;
-  for (const PlannedSequence& planned : plan_.sequences()) {
-    const std::int32_t first_row = next_row;
-    const std::int32_t num_rows = planned.what.num_rows();
-    next_row += num_rows;
-    if (planned.group == nullptr) {
-      continue;
-    }
-    stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
-    if (planned.group->num_sequences() > 1) {
-      planned.group->take_over_from(*planned.sequence, kv_cache_);
-    }
-    if (num_rows > 0) {
-      SequenceEvent& event = events.emplace_back(take_rows(planned, tokens.subspan(first_row, num_rows), first_row));
-      event.group_finished = event.finished && remove_sequence(*planned.group, *planned.sequence);
-    }
-  }
-  plan_.spend();
-  return events;
-}
-
-SequenceEvent Scheduler::take_rows(const PlannedSequence& planned, std::span<const SampledToken> rows,
-                                   std::int32_t first_row) {
-  const std::int32_t num_scores = planned.what.num_scores;
-  SequenceEvent event{.group_id = planned.group->id,
-                      .sequence_id = planned.sequence->id(),
-                      .score_row = first_row,
-                      .sample_row = first_row + num_scores};
-  const bool scored = std::ranges::all_of(rows.first(num_scores), &SampledToken::ok);
-  event.num_scores = scored ? num_scores : 0;
-  if (!scored || !rows.back().ok) {
-    event.finished = true;
-    event.finish_reason = FinishReason::kError;
-  } else if (planned.what.samples) {
-    take_token(*planned.group, *planned.sequence, rows.back().token_id, event);
-  }
-  return event;
-}
-
-void Scheduler::take_token(const SequenceGroup& group, Sequence& sequence, TokenId token, SequenceEvent& event) const {
-  const StopConditions& stop = group.stop;
-  const auto finish = [&](FinishReason reason) {
-    event.finished = true;
-    event.finish_reason = reason;
-  };
-  sequence.append(token);
-  event.has_token = true;
-  event.token_id = token;
-  if (std::binary_search(stop.stop_token_ids.begin(), stop.stop_token_ids.end(), token)) {
-    finish(FinishReason::kStop);
-  } else if (sequence.num_output_tokens() >= stop.max_tokens || sequence.num_tokens() >= config_.max_model_len) {
-    finish(FinishReason::kLength);
-  }
 }
 
 const SequenceGroup& Scheduler::group(GroupId id) const {

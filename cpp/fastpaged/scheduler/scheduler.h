@@ -18,28 +18,45 @@
 // A group's branches decode in the same step or not at all. A sequence that the whole pool could not hold beside its
 // siblings has reached its end: it finishes with kLength, and nobody is preempted for it.
 //
+// With prefix_caching, full blocks stay findable after their request, as long as nobody needs the room, and a group
+// that comes in takes what it finds: the longest beginning that was computed before, under its cache_root, less its
+// last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed, but
+// not where a row failed: what the sequence then holds may be wrong, and is forgotten as far as nobody else holds it.
+// Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
+// it.
+//
+// Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
+// alone and lacks room has them released, the one unused for longest first.
+//
 // Invariants (check_invariants), beside those of the parts:
 //   1. a group is in one queue, that of its state, and in no plan unless it runs;
-//   2. running groups hold device blocks, swapped ones host blocks, waiting ones none; every block's reference count
-//      is the number of tables that hold it;
+//   2. running groups and pins hold device blocks, swapped groups host blocks, waiting ones none; every block's
+//      reference count is the number of tables that hold it;
 //   3. between steps each sequence has an uncomputed token and is below its limits.
-// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence. If no
-// preemption is forced and every plan is updated, all are done after a bounded number of steps; sums are over all
-// branches there ever were, output being the max_tokens of each:
+// Liveness: while anything is unfinished, schedule() schedules at least one token or ends at least one sequence, unless
+// all there is are results of beam searches that finish_beams() has ended. If no preemption is forced and every plan is
+// updated, all are done after a bounded number of steps; sums are over all branches there ever were, output being the
+// max_tokens of each:
 //   one line (the default): running groups are older than all others, so the oldest group is never preempted, and each
 //     step computes a token of it, or a branch's output token, or ends a branch: at most sum(prompt + 2 * output + 1);
 //   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
 //     times per request: at most sum(output + 1) + 4 * requests * max(prompt + output, summed over a request's
 //     branches). Without chunked_prefill that maximum is replaced by the number of branches, 0 for one.
+// The prefix cache and pins change nothing in that: who waits for a prefix waits while others run, and what is found
+// need not be computed.
 // Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "fastpaged/scheduler/prefix_pins.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
 #include "fastpaged/scheduler/scheduler_policy.h"
@@ -57,6 +74,9 @@ struct SchedulerConfig {
   std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
   std::int32_t max_num_rows = 0;               // of logits in one step, >= max_num_seqs; 0 is no limit
+  bool prefix_caching = false;
+  std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
+  std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
   SchedulerPolicy policy = {};
 };
 
@@ -65,36 +85,64 @@ struct NewRequest {
   std::vector<TokenId> prompt_token_ids = {};
   SamplingParams sampling = {};
   StopConditions stop = {};
+  std::string cache_root = {};     // a tenant's salt: cached blocks are shared under the same one alone
+  bool skip_prefix_cache = false;  // takes nothing from the prefix cache; others may take from it
+  std::int32_t num_samples = 1;    // answers to one prompt, drawn independently: sample i with mix(sampling.seed, i)
 };
 
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);  // throws std::invalid_argument naming the field
   // Throws std::invalid_argument: empty prompt, prompt above max_model_len - 1 or above what the pool can hold, a
-  // negative token, id in use (until the event of its end is out), max_tokens < 1, sampling params out of range.
+  // negative token, id in use (until the event of its end is out), max_tokens < 1, sampling params out of range,
+  // num_samples < 1, or it or the width of its beams more than can run together (max_num_seqs, max_num_batched_tokens).
   void add(NewRequest request);
   // Ends a request in any state and frees its blocks at once. False if it is not (or no longer) here.
   bool abort(GroupId id);
-  // Ends one branch the same way, and with the last one its request.
+  // Ends one branch the same way, and with the last one its request. Of a beam: finish_beams().
   bool finish(GroupId id, SequenceId sequence_id);
+  // These live beams become hypotheses as they are, named by their own ids; then it is asked whether the search is
+  // over. If so, the next update() has its results. Ids that are not (or no longer) here are passed over; false if none
+  // is. With BeamParams::has_stop_strings it is due after each update() that has live beams of the request, with no id
+  // if none has stopped: before that the search ends only if no live beam is left. The next step may be planned
+  // already.
+  bool finish_beams(GroupId id, std::span<const SequenceId> sequence_ids);
   // A new branch with the tokens of this one, sharing its blocks. Throws std::invalid_argument unless the sequence is
-  // here, running, and has just its last token to compute; a plan is out; or one more branch is beyond max_num_seqs or
-  // max_num_batched_tokens.
+  // here, running, no beam, and has just its last token to compute; its request's samples have not parted yet; a plan
+  // is out; or one more branch is beyond max_num_seqs or max_num_batched_tokens.
   SequenceId fork(GroupId id, SequenceId sequence_id);
   // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
   // same step. For tests and for operators; false if it is not here.
   bool preempt(GroupId id, PreemptionMode mode);
-  // Ends every request at once, with no event.
+  // Ends every request at once, with no event. What is cached or pinned stays so.
   void reset();
+
+  // Holds the cached blocks that these tokens fill under this root, and those to come, until unpin(). Returns how many
+  // it holds by now. Throws std::invalid_argument, and changes nothing: an id in use or from 2^63 on, tokens that fill
+  // no block, or more blocks than max_pinned_blocks leaves (naming need and have).
+  std::int32_t pin(PinId id, std::vector<TokenId> token_ids, std::string cache_root = {});
+  bool unpin(PinId id);                                                          // false if it is not here
+  [[nodiscard]] std::vector<PinnedPrefix> pins() const { return pins_.list(); }  // in order of id
+  // Nothing is cached any more, nor will be what is computed already or by a plan that is out. Requests go on; pins
+  // stay, and hold nothing.
+  void reset_prefix_cache();
+  // Of running requests: entries of block tables, and blocks that they hold. The difference is what sharing saves.
+  [[nodiscard]] std::int64_t num_logical_blocks() const;
+  [[nodiscard]] std::int64_t num_physical_blocks() const;
 
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.
   [[nodiscard]] SchedulerOutput schedule();
-  // tokens: one per row of logits, in plan order; of a score's only `ok` is looked at. Events of plan.ended come first.
-  // A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any other.
-  // Throws std::invalid_argument, and changes nothing, if the count differs from the plan's or the plan is not the
+  // results: plan.num_results of them, in plan order; of a score's only `ok` is looked at. Events of plan.ended come
+  // first. A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any
+  // other. Where samples part, each has its event, in their order; one that its first token ends has an id of its own
+  // all the same. Live beams grow together, with the events of scheduler_output.h. Throws std::invalid_argument, and
+  // changes nothing, if the count differs from the plan's, or candidates of beams are missing, or the plan is not the
   // last.
-  std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens);
+  std::vector<SequenceEvent> update(const SchedulerOutput& plan, const SampledRows& results);
+  std::vector<SequenceEvent> update(const SchedulerOutput& plan, std::span<const SampledToken> tokens) {
+    return update(plan, SampledRows{.tokens = tokens});
+  }
 
   [[nodiscard]] bool has_unfinished() const { return !groups_.empty() || !ended_.empty(); }
   [[nodiscard]] std::int32_t num_waiting() const { return static_cast<std::int32_t>(waiting_.size()); }
@@ -114,7 +162,8 @@ class Scheduler {
   bool plan_prefill(SequenceGroup& group);  // the same
   void let_in();
   [[nodiscard]] SequenceGroup* next_in_line() const;
-  [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs) const;
+  [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs);
+  [[nodiscard]] bool fits_budget(const SequenceGroup& group) const;
   bool enter(SequenceGroup& group);  // false: it does not run after all
   [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
@@ -125,6 +174,16 @@ class Scheduler {
   Room end_at_ceiling(SequenceGroup& group, Sequence& sequence);
   [[nodiscard]] static std::int64_t num_held_blocks(const SequenceGroup& group);
   void count_copies(std::span<const BlockCopy> copies);
+
+  // scheduler_prefixes.cc
+  void look_up(const SequenceGroup& group);
+  [[nodiscard]] PrefixMatch match_of(const SequenceGroup& group, const Sequence& sequence) const;
+  [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t spare);
+  [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
+  void adopt_prefixes(SequenceGroup& group);
+  void publish(const SequenceGroup& group, Sequence& sequence);
+  bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
+  void release_pins_for(std::int64_t num_blocks);
 
   // scheduler_preemption.cc
   struct ForcedPreemption {
@@ -142,29 +201,64 @@ class Scheduler {
   void remove(SequenceGroup& group);                               // destroys it
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
-  SequenceEvent take_rows(const PlannedSequence& planned, std::span<const SampledToken> rows, std::int32_t first_row);
-  void take_token(const SequenceGroup& group, Sequence& sequence, TokenId token, SequenceEvent& event) const;
+  // scheduler_results.cc
+  void take_results(const PlannedSequence& planned, std::span<const SampledToken> results, std::int32_t first_result,
+                    std::vector<SequenceEvent>& events);
+  void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
+  void part_samples(SequenceGroup& group, const Sequence& parent, std::span<const SequenceEvent> others);
+
+  // scheduler_beams.cc
+  void require_candidates(const SampledRows& results) const;
+  void take_candidates(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                       std::vector<SequenceEvent>& events);
+  void grow_beams(SequenceGroup& group, const SampledRows& results, std::vector<SequenceEvent>& events);
+  void move_beams(SequenceGroup& group, std::span<const BeamSearch::Continuation> live);
+  Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
+  void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
+
+  // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
+  static void check_beams(const SequenceGroup& group);
   void check_rows() const;
   void check_blocks() const;
 
   SchedulerConfig config_;
   KVCacheManager kv_cache_;
   std::unordered_map<GroupId, SequenceGroup> groups_;  // after kv_cache_: their tables give blocks back to it
+  PrefixPins pins_;                                    // the same
   RequestQueue waiting_;
   RequestQueue running_;
   RequestQueue swapped_;
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
+  std::vector<std::int32_t> beam_rows_;  // update()'s: results of those live beams of a group that it has passed
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
   std::vector<GroupId> swapped_in_;
   std::vector<GroupId> let_in_;
+  std::vector<std::pair<GroupId, std::int32_t>> cached_;
   std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
   std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
   bool swapped_for_room_ = false;  // then no swapped group comes back by this plan
+
+  // What the group that is about to enter would find in the prefix cache.
+  struct Found {
+    std::vector<PrefixMatch> matches;  // of each of its sequences
+    std::int64_t num_in_use = 0;       // blocks
+    std::int64_t num_tokens = 0;
+  };
+  Found found_;
+  // Who did not fit last, what it had found, and what the cache had gained by then.
+  struct Stalled {
+    std::int64_t arrival;
+    std::int64_t num_preemptions, num_sequences;  // with these its tokens may have changed
+    bool operator==(const Stalled&) const = default;
+  };
+  std::optional<Stalled> stalled_;
+  std::int64_t found_when_stalled_ = 0;
+  std::uint64_t gains_when_stalled_ = 0;
 
   std::vector<ForcedPreemption> forced_;
   std::vector<SequenceEvent> ended_;  // while planning, not reported yet

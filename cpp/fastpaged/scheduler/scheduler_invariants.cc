@@ -34,6 +34,7 @@ void Scheduler::check_invariants() const {
   waiting_.check_invariants();
   running_.check_invariants();
   swapped_.check_invariants();
+  pins_.check_invariants();
   invariant(waiting_.size() + running_.size() + swapped_.size() == groups_.size(),
             "Scheduler: a group is in no queue, or in two");
   for (const auto& [id, group] : groups_) {
@@ -54,20 +55,30 @@ void Scheduler::check_invariants() const {
 
 void Scheduler::check_rows() const {
   std::int32_t num_rows = 0;
+  std::int32_t num_results = 0;
   for (const PlannedSequence& planned : plan_.sequences()) {
     num_rows += planned.what.num_rows();
+    num_results += planned.what.num_results();
+    invariant((planned.what.num_draws > 0) == planned.what.samples, "Scheduler: samples without a draw");
+    invariant(planned.group == nullptr || !planned.what.samples || planned.what.num_draws == planned.group->num_draws(),
+              "Scheduler: a plan draws other samples than its request wants");
     invariant(
         planned.sequence == nullptr || planned.what.num_scores == planned.sequence->num_scores(planned.what.num_tokens),
         "Scheduler: a plan scores other tokens than those that need it");
   }
-  invariant(plan_.spent() || num_rows == plan_.num_rows(), "Scheduler: lost count of a plan's rows");
+  invariant(plan_.spent() || (num_rows == plan_.num_rows() && num_results == plan_.num_results()),
+            "Scheduler: lost count of a plan's rows or results");
   invariant(config_.max_num_rows == 0 || num_rows <= config_.max_num_rows, "Scheduler: more rows than max_num_rows");
 }
 
 void Scheduler::check_group(const SequenceGroup& group) const {
   invariant(queue_of(group.state).contains(group), "Scheduler: a group is not in the queue of its state");
   invariant(!group.sequences.empty(), "Scheduler: a group without sequences");
+  invariant(group.num_draws() == 1 || group.num_sequences() == 1, "Scheduler: samples that parted are still reserved");
   const BlockPool& tier = group.state == GroupState::kSwapped ? kv_cache_.host_pool() : kv_cache_.device_pool();
+  if (group.beams != nullptr) {
+    check_beams(group);
+  }
   for (const auto& sequence : group.sequences) {
     sequence->check_invariants(config_.block_size);
     invariant(sequence->num_uncomputed_tokens() > 0, "Scheduler: nothing left to compute, yet not ended");
@@ -86,16 +97,33 @@ void Scheduler::check_group(const SequenceGroup& group) const {
   }
 }
 
+void Scheduler::check_beams(const SequenceGroup& group) {
+  const BeamSearch& beams = *group.beams;
+  beams.check_invariants();
+  invariant(beams.num_live() == group.num_sequences(), "Scheduler: lost count of the live beams");
+  invariant(!group.search_is_over(), "Scheduler: a search is over and has not ended");
+  invariant(!group.awaits_stops || beams.has_stop_strings(), "Scheduler: waits for stop strings that nobody looks for");
+  invariant(group.num_counted() == beams.width(), "Scheduler: beams do not count as their width");
+  for (const auto& sequence : group.sequences) {
+    invariant(sequence->num_output_tokens() == beams.length(), "Scheduler: a beam is not as long as the others");
+  }
+}
+
 void Scheduler::check_blocks() const {
   std::vector<std::int32_t> on_device(kv_cache_.num_blocks(), 0);
   std::vector<std::int32_t> on_host(kv_cache_.host_pool().num_blocks(), 0);
   std::int64_t num_running_sequences = 0;
   for (const auto& [id, group] : groups_) {
-    num_running_sequences += group.state == GroupState::kRunning ? group.num_sequences() : 0;
+    num_running_sequences += group.state == GroupState::kRunning ? group.num_counted() : 0;
     for (const auto& sequence : group.sequences) {
       for (const BlockId block : sequence->table().blocks()) {
         ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
       }
+    }
+  }
+  for (const BlockTable* table : pins_.tables()) {
+    for (const BlockId block : table->blocks()) {
+      ++on_device.at(block);
     }
   }
   invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");

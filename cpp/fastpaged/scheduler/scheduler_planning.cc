@@ -24,7 +24,10 @@ SchedulerOutput Scheduler::schedule() {
   output.swapped_in = swapped_in_;
   output.let_in = let_in_;
   output.ended = ended_;
+  output.cached = cached_;
   count_copies(output.copies);
+  stats_.num_cached_blocks_evicted = static_cast<std::int64_t>(kv_cache_.num_evicted_blocks());
+  stats_.num_pins_released = pins_.num_releases();
   return output;
 }
 
@@ -120,6 +123,9 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
     if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
       return end_at_ceiling(group, sequence);
     }
+    if (running_.size() == 1 && pins_.release_oldest()) {
+      continue;
+    }
     SequenceGroup& youngest = running_.youngest();
     const bool itself = &youngest == &group;
     preempt_for_room(youngest);
@@ -144,9 +150,14 @@ bool Scheduler::make_room_per_branch(SequenceGroup& group) {
 }
 
 Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequence) {
+  if (group.beams != nullptr) {
+    return end_beam_at_ceiling(group, sequence);
+  }
   SequenceEvent& end = ended_.emplace_back();
   end.group_id = group.id;
   end.sequence_id = sequence.id();
+  end.parent_id = sequence.id();
+  end.branch = sequence.branch();
   end.finished = true;
   end.finish_reason = FinishReason::kLength;
   end.group_finished = remove_sequence(group, sequence);
@@ -187,31 +198,38 @@ SequenceGroup* Scheduler::next_in_line() const {
   return kept_out ? nullptr : &waiting_.oldest();
 }
 
-bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs) const {
+bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs) {
   if (running_.empty()) {
+    look_up(group);
     return true;  // all there is is its own: never stuck
   }
-  if (num_running_sequences_ + group.num_sequences() > config_.max_num_seqs) {
+  if (num_running_sequences_ + group.num_counted() > config_.max_num_seqs) {
     return false;
   }
+  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;
+  if (group.state == GroupState::kSwapped) {
+    look_up(group);
+    const std::int64_t more = config_.policy.block_per_branch ? group.num_sequences() : missing_blocks(group);
+    return num_held_blocks(group) + more <= spare && fits_budget(group);
+  }
+  return finds_room(group, spare) && fits_budget(group) && !computes_prefix_of(group);
+}
+
+// Whether what it must compute at once is within the plan's budget.
+bool Scheduler::fits_budget(const SequenceGroup& group) const {
   std::int64_t num_tokens = 0;
   for (const auto& sequence : group.sequences) {
     num_tokens += group.decodes() ? 1 : group.num_prefill_tokens(*sequence);
   }
-  if (num_tokens > plan_.budget() && (group.decodes() || !config_.policy.chunked_prefill)) {
-    return false;
-  }
-  std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;
-  if (group.state == GroupState::kSwapped) {
-    spare -= num_held_blocks(group);
-  }
-  spare -= group.state == GroupState::kSwapped && config_.policy.block_per_branch ? group.num_sequences()
-                                                                                  : missing_blocks(group);
-  return spare >= 0;
+  const bool whole = group.decodes() || !config_.policy.chunked_prefill;
+  return !whole || num_tokens - found_.num_tokens <= plan_.budget();
 }
 
 bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
+    if (running_.empty()) {
+      release_pins_for(num_held_blocks(group));
+    }
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
     swapped_in_.push_back(group.id);
     copied_.push_back(group.id);
@@ -219,6 +237,7 @@ bool Scheduler::enter(SequenceGroup& group) {
   }
   change_state(group, GroupState::kRunning);
   let_in_.push_back(group.id);
+  adopt_prefixes(group);
   return group.decodes() ? plan_decode(group) : plan_prefill(group);
 }
 

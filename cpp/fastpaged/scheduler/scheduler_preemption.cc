@@ -20,6 +20,7 @@ void Scheduler::preempt_as_told() {
   swapped_out_.clear();
   swapped_in_.clear();
   let_in_.clear();
+  cached_.clear();
   copied_.clear();
   kept_out_.clear();
   swapped_for_room_ = false;

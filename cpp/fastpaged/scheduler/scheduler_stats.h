@@ -12,8 +12,14 @@ struct SchedulerStats {
   std::int64_t num_groups_swapped_in = 0;
   std::int64_t num_blocks_swapped_out = 0;
   std::int64_t num_blocks_swapped_in = 0;
-  std::int64_t num_blocks_copied_on_write = 0;
-  std::int64_t num_tokens_recomputed = 0;  // computed once more, by the time they are
+  std::int64_t num_blocks_copied_on_write = 0;  // of partly cached blocks too
+  std::int64_t num_tokens_recomputed = 0;       // computed once more, by the time they are
+  // Of prompts let in for the first time, what comes back after a preemption not among them:
+  std::int64_t num_prefix_tokens_looked_up = 0;
+  std::int64_t num_prefix_tokens_found = 0;
+  std::int64_t num_partial_prefix_blocks = 0;  // copied because their beginning alone was found, by whomever
+  std::int64_t num_cached_blocks_evicted = 0;
+  std::int64_t num_pins_released = 0;  // for a request that had no room otherwise
 
   bool operator==(const SchedulerStats&) const = default;
 };

@@ -14,12 +14,14 @@ Sequence::Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTa
       token_ids_(std::move(prompt_token_ids)),
       table_(std::move(table)) {}
 
-Sequence Sequence::fork(SequenceId id, std::int32_t num_blocks) const {
+Sequence Sequence::fork(SequenceId id, std::int32_t branch, std::int32_t num_blocks) const {
   Sequence child(id, token_ids_, table_.fork(id, num_blocks));
+  child.branch_ = branch;
   child.num_prompt_tokens_ = num_prompt_tokens_;
   child.num_scored_ = num_scored_;
   child.num_computed_tokens_ = num_computed_tokens_;
   child.most_computed_tokens_ = num_computed_tokens_;
+  child.published_ = published_;
   return child;
 }
 
@@ -55,14 +57,37 @@ std::int32_t Sequence::advance(std::int32_t num_tokens) {
   return again;
 }
 
+std::int32_t Sequence::adopt(KVCacheManager& kv_cache, const PrefixMatch& match) {
+  invariant(num_computed_tokens_ == 0, "Sequence: would adopt what is computed");
+  num_computed_tokens_ = kv_cache.adopt(table_, match, published_);
+  most_computed_tokens_ = std::max(most_computed_tokens_, num_computed_tokens_);
+  return num_computed_tokens_;
+}
+
+bool Sequence::publish(KVCacheManager& kv_cache, std::string_view root) {
+  const PublishedPrefix before = published_;
+  const std::uint64_t version = table_.version();
+  kv_cache.publish(table_, token_ids_, num_computed_tokens_, root, published_);
+  return published_.num_blocks > before.num_blocks || published_.last_entry != before.last_entry ||
+         table_.version() != version;
+}
+
+void Sequence::stop_publishing() {
+  if (table_.size() > 0) {
+    published_ = {.epoch = kNever};
+  }
+}
+
 void Sequence::forget_computed(BlockTable empty) {
   num_computed_tokens_ = 0;
+  published_ = {};
   table_ = std::move(empty);
 }
 
 void Sequence::take_over_from(const Sequence& parent, std::int32_t num_tokens, std::int32_t num_blocks) {
   table_ = parent.table().fork(id_, num_blocks);
   num_computed_tokens_ = num_tokens;
+  published_ = parent.published_;
   rebuild_ = {};
 }
 

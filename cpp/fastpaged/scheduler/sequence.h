@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "fastpaged/base/types.h"
 #include "fastpaged/kv_cache/block_table.h"
+#include "fastpaged/kv_cache/kv_cache_manager.h"
 
 namespace fastpaged {
 
@@ -16,9 +18,10 @@ class Sequence {
  public:
   Sequence(SequenceId id, std::vector<TokenId> prompt_token_ids, BlockTable table);
   // A branch of this sequence: its tokens, and its first num_computed tokens' blocks, shared.
-  [[nodiscard]] Sequence fork(SequenceId id, std::int32_t num_blocks) const;
+  [[nodiscard]] Sequence fork(SequenceId id, std::int32_t branch, std::int32_t num_blocks) const;
 
   [[nodiscard]] SequenceId id() const { return id_; }
+  [[nodiscard]] std::int32_t branch() const { return branch_; }  // which of its request's, from 0: its sample_index
   [[nodiscard]] std::span<const TokenId> token_ids() const { return token_ids_; }  // prompt, then output
   [[nodiscard]] std::int32_t num_tokens() const { return static_cast<std::int32_t>(token_ids_.size()); }
   [[nodiscard]] std::int32_t num_prompt_tokens() const { return num_prompt_tokens_; }
@@ -39,6 +42,15 @@ class Sequence {
   void append(TokenId token) { token_ids_.push_back(token); }
   // These many more are computed. Returns how many of them had been computed before, and forgotten.
   std::int32_t advance(std::int32_t num_tokens);
+  // Shares the blocks of a match with these tokens; what they hold counts as computed. Returns how many tokens that is.
+  // REQUIRES: nothing is computed, and the match stops short of what is to be scored and of the last token.
+  std::int32_t adopt(KVCacheManager& kv_cache, const PrefixMatch& match);
+  // Lets others find what is computed. Whether there is more of it than before, or in other blocks.
+  bool publish(KVCacheManager& kv_cache, std::string_view root);
+  // What it holds, and what it is about to compute after that, is not to be found by anybody, until it is recomputed.
+  void stop_publishing();
+  [[nodiscard]] bool publishes() const { return published_.epoch != kNever; }
+  [[nodiscard]] std::int32_t num_published_blocks() const { return published_.num_blocks; }
   // Back to 0, and the blocks given back, to be recomputed into `empty`.
   void forget_computed(BlockTable empty);
 
@@ -59,13 +71,17 @@ class Sequence {
   void check_invariants(std::int32_t block_size) const;
 
  private:
+  static constexpr std::uint64_t kNever = ~std::uint64_t{0};  // an epoch that never comes
+
   SequenceId id_;
+  std::int32_t branch_ = 0;
   std::int32_t num_prompt_tokens_;
   std::int32_t num_computed_tokens_ = 0;
   std::int32_t most_computed_tokens_ = 0;  // ever
   std::int32_t num_scored_;                // all that may be scored, if none is wanted
   std::vector<TokenId> token_ids_;
   BlockTable table_;
+  PublishedPrefix published_;
   Rebuild rebuild_;
 };
 

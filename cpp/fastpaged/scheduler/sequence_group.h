@@ -1,18 +1,28 @@
 // SequenceGroup: one request with its branches, scheduled, preempted and ended as one.
 //
+// A request for n samples is one sequence until its prompt is computed. Then n tokens are drawn from one row of logits,
+// and each that does not end its sample at once goes on as a branch. Until then the branches are reserved: wherever
+// running sequences are counted, they are counted.
+//
+// A request with beams has its live beams as branches, in order of rank. They may be fewer than its width, which is
+// what it counts as all its life.
+//
 // Branches that share blocks form a fork tree. It is read off the block tables: two branches have as many tokens in
 // common as their tables have leading blocks in common. Recomputing a preempted group rebuilds that tree, each shared
 // node once, so that it never needs more blocks than it held.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "fastpaged/base/types.h"
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/request/stopping.h"
+#include "fastpaged/scheduler/beam_search.h"
 #include "fastpaged/scheduler/sequence.h"
 
 namespace fastpaged {
@@ -28,11 +38,23 @@ struct SequenceGroup {
   std::int64_t arrival = 0;  // unique: who came first
   SamplingParams sampling;
   StopConditions stop;
+  std::string cache_root;          // shares cached blocks with requests of the same one alone
+  bool skip_prefix_cache = false;  // computes all of its prompt itself
   GroupState state = GroupState::kWaiting;
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
+  std::unique_ptr<BeamSearch> beams;                 // null: none
+  bool awaits_stops = false;  // its beams have grown, and the outside has not said yet which of them hold a stop string
   std::int64_t num_preemptions = 0;
+  bool was_let_in = false;        // once at least
+  std::int32_t num_reserved = 1;  // it counts as at least so many sequences
+  std::int32_t num_branches = 1;  // there ever were
 
+  // Of beams: the search is over, whatever the outside may still say.
+  [[nodiscard]] bool search_is_over() const { return beams->num_live() == 0 || (!awaits_stops && beams->over()); }
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }
+  [[nodiscard]] std::int64_t num_counted() const { return std::max<std::int64_t>(num_reserved, num_sequences()); }
+  // Tokens that a sequence which samples draws from its row: several while the request's samples have not parted.
+  [[nodiscard]] std::int32_t num_draws() const { return beams != nullptr ? 1 : num_reserved; }
   // Every branch has just its last token to compute: the group samples one token for each, in the same step.
   [[nodiscard]] bool decodes() const;
   // Tokens of `sequence`, a branch of this group, that may be computed before the others are ready to decode.

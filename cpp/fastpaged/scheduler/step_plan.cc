@@ -24,21 +24,28 @@ void StepPlan::start(std::int32_t budget, std::int32_t spare_rows) {
   num_tokens_ = 0;
   num_samples_ = 0;
   num_rows_ = 0;
+  num_results_ = 0;
   sequences_.clear();
 }
 
 void StepPlan::add(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   invariant(num_tokens > 0 && num_tokens <= budget_, "StepPlan: over the token budget");
   const bool samples = num_tokens == sequence.num_uncomputed_tokens();
-  const ScheduledSequence what = {group.id,   sequence.id(), sequence.num_computed_tokens(),
-                                  num_tokens, samples,       sequence.num_scores(num_tokens)};
+  const ScheduledSequence what = {.group_id = group.id,
+                                  .sequence_id = sequence.id(),
+                                  .first_token = sequence.num_computed_tokens(),
+                                  .num_tokens = num_tokens,
+                                  .samples = samples,
+                                  .num_scores = sequence.num_scores(num_tokens),
+                                  .num_draws = samples ? group.num_draws() : 0};
   invariant(rows_beyond_its_own(what) <= spare_rows_, "StepPlan: over the row budget");
-  sequences_.push_back({what, &group, &sequence});
+  sequences_.push_back({what, &group, &sequence, sequence.token_ids()[what.first_token]});
   budget_ -= num_tokens;
   spare_rows_ -= rows_beyond_its_own(what);
   num_tokens_ += num_tokens;
   num_samples_ += samples ? 1 : 0;
   num_rows_ += what.num_rows();
+  num_results_ += what.num_results();
 }
 
 void StepPlan::take_out(const SequenceGroup& group) {
@@ -51,6 +58,7 @@ void StepPlan::take_out(const SequenceGroup& group) {
     num_tokens_ -= planned.what.num_tokens;
     num_samples_ -= planned.what.samples ? 1 : 0;
     num_rows_ -= planned.what.num_rows();
+    num_results_ -= planned.what.num_results();
     return true;
   });
 }
@@ -61,6 +69,7 @@ SchedulerOutput StepPlan::output() const {
   output.num_tokens = num_tokens_;
   output.num_samples = num_samples_;
   output.num_rows = num_rows_;
+  output.num_results = num_results_;
   output.scheduled.reserve(sequences_.size());
   for (const PlannedSequence& planned : sequences_) {
     output.scheduled.push_back(planned.what);

@@ -16,6 +16,7 @@ struct PlannedSequence {
   ScheduledSequence what;
   SequenceGroup* group = nullptr;  // both null once the sequence has gone
   Sequence* sequence = nullptr;
+  TokenId first_id = 0;  // the first of its tokens in this step
 };
 
 class StepPlan {
@@ -34,7 +35,8 @@ class StepPlan {
 
   [[nodiscard]] std::span<const PlannedSequence> sequences() const { return sequences_; }
   [[nodiscard]] std::int32_t num_rows() const { return num_rows_; }
-  void forget(const Sequence& sequence);  // keeps its place and its rows, not its pointers
+  [[nodiscard]] std::int32_t num_results() const { return num_results_; }
+  void forget(const Sequence& sequence);  // keeps its place, its rows and results, not its pointers
   void spend();                           // update() is done with it
 
  private:
@@ -45,6 +47,7 @@ class StepPlan {
   std::int32_t num_tokens_ = 0;
   std::int32_t num_samples_ = 0;
   std::int32_t num_rows_ = 0;
+  std::int32_t num_results_ = 0;
   std::vector<PlannedSequence> sequences_;
 };
 

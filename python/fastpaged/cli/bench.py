@@ -217,6 +217,11 @@ def _run_figures(model: str, engine: LLMEngine, run: Replay, num_requests: int) 
         "mean_blocks_in_use": run.mean_blocks_in_use,
         "num_host_blocks": engine.scheduler.num_host_blocks,
     }
+    figures["prefix_cache"] = {
+        "enabled": engine.config.enable_prefix_caching,
+        "num_cached_tokens": run.scheduler["num_prefix_tokens_found"],
+        "hit_rate": run.scheduler["num_prefix_tokens_found"] / run.num_input_tokens,
+    }
     figures["scheduler"] = {
         "num_steps": run.num_steps,
         "max_num_running": run.max_num_running,
@@ -294,6 +299,7 @@ def _rows(figures: dict[str, Any]) -> list[str]:
             ("Steps", scheduler["num_steps"]),
             ("Mean requests in a step", scheduler["mean_num_running"]),
             ("KV blocks in use, peak", f"{kv_cache['max_blocks_in_use']} of {kv_cache['num_blocks']}"),
+            ("Prompt tokens found in the cache", _cached(figures)),
             ("Preemptions", scheduler["num_preemptions"]),
         ]
     if "limit_time" in figures:
@@ -302,6 +308,11 @@ def _rows(figures: dict[str, Any]) -> list[str]:
             ("Reached", f"{100 * figures['share_of_limit']:.0f} % of what this machine allows"),
         ]
     return [f"{title + ':':<34}{_number(value)}" for title, value in rows]
+
+
+def _cached(figures: dict[str, Any]) -> str:
+    cache = figures["prefix_cache"]
+    return f"{cache['num_cached_tokens']} ({100 * cache['hit_rate']:.1f} %)" if cache["enabled"] else "none (it is off)"
 
 
 def _number(value: object) -> str:

@@ -96,7 +96,7 @@ class Conversation:
     def say(self, text: str) -> None:
         """Answers one message, and remembers both; a message that is refused or whose answer fails is forgotten. An
         answer that Ctrl-C stops is remembered as far as it was shown, if anything was."""
-        from fastpaged.llm import chat_prompt
+        from fastpaged.engine.chat_prompt import chat_prompt
 
         messages = [*self.messages, {"role": "user", "content": text}]
         answer, failed, stopped = "", False, False

@@ -3,6 +3,7 @@ default holds."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 import threading
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from fastpaged.config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
     from fastpaged.llm import LLM
@@ -22,7 +22,7 @@ MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/n
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "packed_cache", "async_scheduling", "isa",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
 
@@ -66,6 +66,17 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--async-scheduling",
         action="store_true",
         help="make a step's outputs while the next one is computed: faster where a core is to spare for that",
+    )
+    group.add_argument(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        help="find the KV blocks of a prompt that begins as an earlier one, instead of computing them (default: do)",
+    )
+    group.add_argument(
+        "--pinned-prefix-budget",
+        type=float,
+        metavar="X",
+        help="share of the KV pool that pinned prefixes may hold (default: 0.25)",
     )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

@@ -1,4 +1,4 @@
-"""`fastpaged generate`: one prompt, one answer; streamed for people, one JSON object for machines."""
+"""`fastpaged generate`: one prompt, one answer or several; for people, or as one JSON object for machines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.cli.answer_options import add_answer_options, answer_arguments
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.logprob_table import HEADER, footer, rows
 from fastpaged.cli.messages import Messages
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from fastpaged.llm import LLM
     from fastpaged.outputs import CompletionOutput, RequestOutput
 
-    # What to write when the answer has grown from one state (None: nothing yet) to another.
+    # What to write when an answer has grown from one state (None: nothing yet) to another.
     _Show = Callable[[CompletionOutput | None, CompletionOutput], str]
 
 DEFAULT_MAX_TOKENS = 256
@@ -38,7 +39,8 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     parser = commands.add_parser(
         "generate",
         help="answer one prompt",
-        description="Answer one prompt. The text streams to stdout as it comes; a line of figures follows on stderr.",
+        description="Answer one prompt. The text streams to stdout as it comes, or once all is there if there are "
+        "several answers; a line of figures follows on stderr.",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
@@ -69,6 +71,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     group.add_argument(
         "--logprobs", type=int, metavar="K", help="show each token's logprob and those of the K likeliest alternatives"
     )
+    add_answer_options(parser)
     add_engine_options(parser)
 
 
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
     with Messages(bar) as messages:
         output = _generate(args, timeline, bar)
-    if output.outputs[0].finish_reason == "error":
+    if any(answer.finish_reason == "error" for answer in output.outputs):
         why = "see the traceback above" if messages.saw_exception else "the model's logits held a NaN"
         print(f"fastpaged: error: the request failed: {why}", file=sys.stderr)
         return EXIT_REQUEST_FAILED
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | None) -> RequestOutput:
     given = vars(args)
-    sampling = sampling_arguments(args)
+    sampling = sampling_arguments(args) | answer_arguments(args)
     SamplingParams(**sampling)  # what is wrong with them is said before the model is loaded
     if given.get("chat") == "":
         raise InvalidRequestError("--chat must not be empty, got ''")
@@ -103,7 +106,7 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
         if args.json:
             print(_as_json(output), flush=True)
         else:
-            print(_figures(output, timeline), file=sys.stderr)
+            print(_figures(output, params, timeline), file=sys.stderr)
         return output
 
 
@@ -123,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def _chat_prompt(llm: LLM, message: str) -> Prompt:
-    from fastpaged.llm import chat_prompt
+    from fastpaged.engine.chat_prompt import chat_prompt
 
     return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 
@@ -132,11 +135,21 @@ def _answer(llm: LLM, prompt: Prompt, params: SamplingParams, timeline: Timeline
     before: CompletionOutput | None = None
     for output in llm.stream(prompt, params):
         timeline.mark("first token")
-        sys.stdout.write(show(before, output.outputs[0]))
-        sys.stdout.flush()
-        before = output.outputs[0]
+        if params.n == 1:
+            sys.stdout.write(show(before, output.outputs[0]))
+            sys.stdout.flush()
+            before = output.outputs[0]
     timeline.mark("done")
+    if params.n > 1 and show is not _nothing:
+        for answer in output.outputs:
+            print(_heading(answer, len(output.outputs)))
+            print(show(None, answer), end="", flush=True)
     return output
+
+
+def _heading(answer: CompletionOutput, count: int) -> str:
+    how = f"seed {answer.seed}" if answer.score is None else f"score {answer.score:.4f}"
+    return f"--- answer {answer.index + 1} of {count} ({answer.finish_reason}, {how})"
 
 
 def _nothing(before: CompletionOutput | None, now: CompletionOutput) -> str:
@@ -156,11 +169,15 @@ def _table(before: CompletionOutput | None, now: CompletionOutput) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _figures(output: RequestOutput, timeline: Timeline) -> str:
+def _figures(output: RequestOutput, params: SamplingParams, timeline: Timeline) -> str:
     """One line: what was done, how fast, and where the time from the start of the process went."""
     metrics, moments = output.metrics, timeline.moments
     num_tokens = metrics.num_generation_tokens
-    parts = [f"{num_tokens} tokens ({output.outputs[0].finish_reason})"]
+    reasons = dict.fromkeys(str(answer.finish_reason) for answer in output.outputs)
+    num_shown, of_whom = len(output.outputs), ""
+    if num_shown < params.num_branches:
+        of_whom = f" of {params.num_branches} {'beams' if params.use_beam_search else 'answers'}, {num_shown} shown"
+    parts = [f"{num_tokens} tokens{of_whom} ({', '.join(reasons)})"]
     if metrics.first_token_ts is not None and metrics.last_token_ts is not None and num_tokens > 1:
         rate = (num_tokens - 1) / max(metrics.last_token_ts - metrics.first_token_ts, 1e-9)
         parts.append(f"{rate:.1f} tok/s")

@@ -49,10 +49,10 @@ class KernelSteps:
         builder = _core.BatchBuilder(scheduler)
         plan = scheduler.schedule()
         while plan.num_samples < batch or plan.num_tokens > batch:  # until all prompts are in the cache, they say
-            scheduler.update_tokens(plan, [_TOKEN] * plan.num_rows)
+            scheduler.update_tokens(plan, [_TOKEN] * plan.num_results)
             plan = scheduler.schedule()
         fill_with_noise(self._worker.kv_memory.array)
-        scheduler.update_tokens(plan, [_TOKEN] * plan.num_rows)
+        scheduler.update_tokens(plan, [_TOKEN] * plan.num_results)
         kind = StepKind()
         for _ in range(self._sizes.num_steps):
             self._step(scheduler, builder, kind)
@@ -97,7 +97,7 @@ class KernelSteps:
         computed = clock()
         self._worker.sample(batch)
         sampled = clock()
-        scheduler.update_tokens(plan, [_TOKEN] * plan.num_rows)
+        scheduler.update_tokens(plan, [_TOKEN] * plan.num_results)
         end = clock()
         kind.totals.append(end - begin)
         for times in graph.op_times:

@@ -26,6 +26,10 @@ _COUNTERS = (
     "num_blocks_swapped_in",
     "num_blocks_copied_on_write",
     "num_tokens_recomputed",
+    "num_prefix_tokens_looked_up",
+    "num_prefix_tokens_found",
+    "num_partial_prefix_blocks",
+    "num_cached_blocks_evicted",
 )
 
 
@@ -54,12 +58,14 @@ class Replay:
 def replay(
     engine: LLMEngine, workload: Sequence[WorkloadRequest], progress: Callable[[int, int], None] | None = None
 ) -> Replay:
-    """Greedy, end-of-sequence ignored, no text made. progress: called with (done, total) when a request has ended.
+    """Greedy, end-of-sequence ignored, no text made; with an empty prefix cache to begin with, so that no run is served
+    by an earlier one. progress: called with (done, total) when a request has ended.
 
     Raises InvalidRequestError naming the request that does not fit the model; the engine is then as it was before.
     """
     requests = [_prepared(engine, index, request) for index, request in enumerate(workload)]
     run = Replay(num_input_tokens=sum(len(request.prompt) for request in workload))
+    engine.reset_prefix_cache()
     before = _counters(engine)
     num_done = 0
     engine.on_planned = lambda: _note_step(run, engine.scheduler)

@@ -20,11 +20,11 @@ ALIASES: Mapping[str, str] = {"num_gpu_blocks_override": "num_blocks"}
 NONE_IS_DEFAULT = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "seed", "dtype",
     "kv_cache_dtype", "load_format", "generation_config", "hf_overrides", "override_generation_config", "max_logprobs",
-    "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache",
+    "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache", "enable_prefix_caching",
+    "pinned_prefix_budget",
 )  # fmt: skip
 
 _ONE_PROCESS = "the engine is one process on one machine's CPU, whose cores num_threads sets"
-_NO_PREFIXES = "prefixes are not shared between requests yet"
 _NO_DRAFTS = "there is no speculative decoding"
 _NO_ADAPTERS = "there are no adapters"
 _OWN_TOKENIZERS = (
@@ -44,9 +44,10 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
         (0.92, 0.9, None),
         "the KV pool is sized from the free memory of the CPU; see kv_cache_memory_bytes and num_blocks",
     ),
-    "enable_prefix_caching": ((None, False), _NO_PREFIXES),
-    "prefix_caching_hash_algo": (("sha256", None), _NO_PREFIXES),
-    "prefix_match_unit": ((None,), _NO_PREFIXES),
+    "prefix_caching_hash_algo": (
+        ("sha256", None), "a prefix that is found is compared token by token, so that no hash is relied on"
+    ),
+    "prefix_match_unit": ((None,), "a prefix is found to the token: what a block shares with a prompt is copied"),
     "max_num_active_seqs": ((None,), "max_num_seqs is the limit"),
     "max_num_scheduled_tokens": ((None,), "max_num_batched_tokens is the limit"),
     "enable_chunked_prefill": (

@@ -38,6 +38,8 @@ class EngineConfig:
     max_logprobs: int = 20  # most alternatives a request may ask for; -1: the whole vocabulary
     num_threads: int | None = None  # None: the CPUs this process may use
     watermark: float = 0.01  # share of the KV pool that letting a request in leaves free
+    enable_prefix_caching: bool = True  # KV blocks of a prompt that begins as an earlier one are found, not computed
+    pinned_prefix_budget: float = 0.25  # share of the KV pool that pinned prefixes may hold
     tokenizer: str | None = None  # where another one than the model's is: a file, folder or name, as for model
     skip_tokenizer_init: bool = False  # no tokenizer: token ids in, token ids out
     revision: str | None = None  # branch, tag or commit of a model on the hub; None: its main branch
@@ -81,6 +83,8 @@ class EngineConfig:
         self._check_preemption()
         if not _is_number(self.watermark) or not 0 <= self.watermark < 1:
             raise refusal("watermark", self.watermark, "a number in [0, 1)")
+        if not _is_number(self.pinned_prefix_budget) or not 0 <= self.pinned_prefix_budget <= 1:
+            raise refusal("pinned_prefix_budget", self.pinned_prefix_budget, "a number in [0, 1]")
         if self.isa is not None and not isinstance(self.isa, str):
             raise InvalidRequestError(f"isa must be None or the name of an op table, got {self.isa!r}")
 
@@ -97,7 +101,7 @@ class EngineConfig:
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling"):
+        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching"):
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:

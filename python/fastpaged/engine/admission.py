@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fastpaged.engine.lazy_logprobs import BYTES_PER_ENTRY
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.errors import InvalidRequestError
+from fastpaged.param_checks import refusal
 from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
-_PROMPT_KEYS = ("prompt", "prompt_token_ids")
-_PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids'"
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+_PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', and maybe 'cache_salt'"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class EngineRequest:
 
     num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
     end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
+    cache_salt: the prefixes of requests with another one are not found; "" without one.
     """
 
     request_id: str
@@ -41,6 +43,7 @@ class EngineRequest:
     num_prompt_logprobs: int | None
     stop_token_ids: list[int]
     bad_words: list[list[int]]
+    cache_salt: str = ""
 
 
 def check_types(request_id: object, params: object) -> None:
@@ -49,6 +52,23 @@ def check_types(request_id: object, params: object) -> None:
         raise InvalidRequestError(f"request_id must be a non-empty string, got {request_id!r}")
     if not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+
+
+def checked_salt(name: str, salt: object) -> str:
+    """A non-empty string: "" stands for none. name: what the caller knows it by."""
+    if not isinstance(salt, str) or not salt:
+        raise refusal(name, salt, "a non-empty string")
+    _check_unicode(name, salt)
+    return salt
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"{name} must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
+        ) from None
 
 
 class Admission:
@@ -63,14 +83,16 @@ class Admission:
         num_blocks: int,
         block_size: int,
         max_logprobs: int,
+        max_branches: int,
     ) -> None:
         """num_blocks: of the KV pool. max_logprobs: the most alternatives a request may ask for; -1 is the whole
-        vocabulary."""
+        vocabulary. max_branches: the most sequences a request may take."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._num_blocks = num_blocks
         self._block_size = block_size
+        self._max_branches = max_branches
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
     def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
@@ -78,6 +100,7 @@ class Admission:
         check_types(request_id, params)
         if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
+        self._check_branches(params)
         text, token_ids = self._token_ids(prompt)
         self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
@@ -94,7 +117,23 @@ class Admission:
             num_prompt_logprobs=self._num_prompt_logprobs(params.prompt_logprobs, len(token_ids)),
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
+            cache_salt=self._cache_salt(prompt),
         )
+
+    def tokens(self, prompt: Prompt) -> list[int]:
+        """Of a prompt that is of a length to be answered."""
+        _, token_ids = self._token_ids(prompt)
+        self._check_length(len(token_ids))
+        return token_ids
+
+    def _check_branches(self, params: SamplingParams) -> None:
+        if params.num_branches > self._max_branches:
+            name = "n" if params.best_of is None else "best_of"
+            raise InvalidRequestError(
+                f"{name}{', the beam width,' if params.use_beam_search else ''} must be at most {self._max_branches}, "
+                f"the sequences that go into one step (max_num_seqs, and a token of max_num_batched_tokens each), "
+                f"got {params.num_branches}"
+            )
 
     def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):
@@ -107,7 +146,7 @@ class Admission:
 
     def _from_mapping(self, prompt: Mapping[str, object]) -> tuple[str | None, list[int]]:
         """With both keys the ids are what runs, and the text is what RequestOutput.prompt shows."""
-        if not prompt or any(key not in _PROMPT_KEYS for key in prompt):
+        if not any(key in prompt for key in _PROMPT_KEYS[:2]) or any(key not in _PROMPT_KEYS for key in prompt):
             raise InvalidRequestError(f"prompt must be {_PROMPT_FORMS}, got a dict with keys {list(prompt)!r}")
         text = prompt.get("prompt")
         if "prompt" in prompt and not isinstance(text, str):
@@ -119,19 +158,16 @@ class Admission:
             raise InvalidRequestError(f"prompt['prompt_token_ids'] must be a list of ints, got {type(ids).__name__}")
         return None if text is None else str(text), self._checked_ids("prompt_token_ids", ids)
 
+    def _cache_salt(self, prompt: Prompt) -> str:
+        if not isinstance(prompt, Mapping) or "cache_salt" not in prompt:
+            return ""
+        return checked_salt("prompt['cache_salt']", prompt["cache_salt"])
+
     def _encode(self, text: str) -> list[int]:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
-        self._check_unicode("prompt", text)
+        _check_unicode("prompt", text)
         return self._checked_ids("prompt", self._tokenizer.encode(text))
-
-    def _check_unicode(self, name: str, text: str) -> None:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"{name} must be valid Unicode, got the lone surrogate {text[error.start]!r} at position {error.start}"
-            ) from None
 
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
         if not ids:
@@ -204,7 +240,7 @@ class Admission:
         model does not have needs no ban."""
         forms = {}
         for position, word in enumerate(params.bad_words or ()):
-            self._check_unicode(f"bad_words[{position}]", word)
+            _check_unicode(f"bad_words[{position}]", word)
             bare = word.lstrip()
             for text in (bare, " " + bare) if bare else (word,):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
 from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.mailbox import Mailbox, Postman
-from fastpaged.errors import EngineClosedError, InvalidRequestError
+from fastpaged.engine.pinned_prefixes import COMPUTING, check_computed
+from fastpaged.errors import EngineClosedError, EngineDeadError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from fastpaged.config import EngineArgs, EngineConfig
-    from fastpaged.engine.admission import EngineRequest, Prompt
-    from fastpaged.errors import EngineDeadError
+    from fastpaged.engine.admission import Prompt
+    from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 _LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
 
@@ -75,10 +79,11 @@ class AsyncLLMEngine(SaysWhyAbsent):
         data_parallel_rank: None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
-        came since the last yield in one output.
+        came since the last yield in one output; with best_of > n or a beam search once, at the end.
 
-        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}. sampling_params: None is
-        get_default_sampling_params(). request_id: new among the unfinished ones; None makes one up.
+        prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}, and maybe a "cache_salt" in it.
+        sampling_params: None is get_default_sampling_params(). request_id: new among the unfinished ones; None makes up
+        one.
         Closing or cancelling the generator aborts the request before the engine's next step.
 
         Raises InvalidRequestError for a bad request, StepFailedError or EngineDeadError where the engine fails, and
@@ -98,7 +103,8 @@ class AsyncLLMEngine(SaysWhyAbsent):
         if self._preparing.setdefault(new_id, mailbox) is not mailbox:
             raise InvalidRequestError(f"request_id must be new, got {new_id!r}, which is still unfinished")
         try:
-            self._thread.add(await self._prepare(new_id, prompt, params), mailbox)
+            request = await self._prepare(prompt, lambda engine: engine.prepare(new_id, prompt, params))
+            self._thread.add(request, mailbox)
         finally:
             del self._preparing[new_id]
         ended = False
@@ -127,6 +133,34 @@ class AsyncLLMEngine(SaysWhyAbsent):
             if preparing is not None:  # the engine learns of both, the request and that nobody wants it, at once
                 preparing.is_unwanted = True
             self._thread.abort(one)
+
+    async def pin_prefix(
+        self, prefix: Prefix, ttl: float | None = None, *, cache_salt: str | None = None
+    ) -> PinnedPrefix:
+        """As LLM.pin_prefix(): computed beside other requests. Cancelling it unpins."""
+        self._thread.check_running()
+        pin = await self._prepare(prefix, lambda engine: engine.pins.prepare(prefix, ttl, cache_salt))
+        try:
+            if not await self._ask(lambda engine: engine.pins.hold(pin)):
+                async for output in self.generate(pin.prompt, COMPUTING):
+                    check_computed(output)
+            return await self._ask(lambda engine: engine.pins.start_ttl(pin))
+        except BaseException:
+            with contextlib.suppress(EngineClosedError, EngineDeadError):  # then its pins have gone with it
+                self._thread.ask(lambda engine: engine.pins.release(pin.id))
+            raise
+
+    async def pinned_prefixes(self) -> list[PinnedPrefix]:
+        """As LLM.pinned_prefixes()."""
+        return await self._ask(lambda engine: engine.pins.all())
+
+    async def unpin_prefix(self, prefix_id: int) -> bool:
+        """As LLM.unpin_prefix()."""
+        return await self._ask(lambda engine: engine.pins.release(prefix_id))
+
+    async def reset_prefix_cache(self) -> bool:
+        """As LLM.reset_prefix_cache()."""
+        return await self._ask(lambda engine: engine.reset_prefix_cache())
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
@@ -174,14 +208,17 @@ class AsyncLLMEngine(SaysWhyAbsent):
         """shutdown() that leaves the event loop free: readers get their last outputs meanwhile."""
         await asyncio.to_thread(self.shutdown, timeout)
 
-    async def _prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
+    async def _ask(self, question: Callable[[LLMEngine], T]) -> T:
+        return await asyncio.wrap_future(self._thread.ask(question))
+
+    async def _prepare(self, prompt: object, prepare: Callable[[LLMEngine], T]) -> T:
         """Long texts are tokenised on another thread: the event loop has others to serve."""
-        prepare = self._thread.engine.prepare
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        is_long = len(text) > _LONG_TEXT if isinstance(text, str) else _is_conversation(text)
         try:
-            if isinstance(text, str) and len(text) > _LONG_TEXT:
-                return await asyncio.to_thread(prepare, request_id, prompt, params)
-            return prepare(request_id, prompt, params)
+            if is_long:
+                return await asyncio.to_thread(prepare, self._thread.engine)
+            return prepare(self._thread.engine)
         except EngineClosedError:
             self._thread.check_running()  # which knows whether it was closed or died
             raise
@@ -192,6 +229,10 @@ class AsyncLLMEngine(SaysWhyAbsent):
         if postman is None:
             postman = self._postmen.setdefault(loop, Postman(loop))
         return postman
+
+
+def _is_conversation(prompt: object) -> bool:
+    return isinstance(prompt, (list, tuple)) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def _refuse_unsupported(**given: object) -> None:

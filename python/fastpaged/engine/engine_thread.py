@@ -7,7 +7,8 @@ import os
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar
 
 from fastpaged.errors import EngineClosedError, EngineDeadError, StepFailedError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from fastpaged.outputs import RequestOutput
 
     Command = Callable[[], None]
+
+T = TypeVar("T")
 
 
 class EngineThread:
@@ -69,6 +72,24 @@ class EngineThread:
         mailbox: only if the id is still the request of this one."""
         if self.is_running:
             self._commands.put(lambda: self._abort(request_id, mailbox))
+
+    def ask(self, question: Callable[[LLMEngine], T]) -> Future[T]:
+        """Has something done to the engine between two steps. What comes of it, or why not, is in the future; a
+        cancelled one is not begun."""
+        future: Future[T] = Future()
+
+        def command() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                if self._death is not None:
+                    raise self._death
+                future.set_result(question(self.engine))
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(command)
+        return future
 
     def shut_down(self, timeout: float) -> None:
         """No new requests; those in flight have `timeout` seconds to finish, and are aborted then. Returns when the

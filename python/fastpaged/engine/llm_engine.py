@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
+from fastpaged.engine.pinned_prefixes import PinnedPrefixes
 from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
@@ -74,6 +76,9 @@ class LLMEngine:
         self.worker = worker
         self.tokenizer = tokenizer
         self.default_sampling_params = SamplingParams()  # of requests that give none
+        max_pinned_blocks = (
+            int(worker.num_blocks * config.pinned_prefix_budget) if config.enable_prefix_caching else None
+        )
         self.scheduler = _core.Scheduler(
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
@@ -82,6 +87,8 @@ class LLMEngine:
             max_model_len=worker.max_model_len,
             max_num_rows=config.max_num_rows,
             num_host_blocks=worker.num_host_blocks,
+            prefix_caching=config.enable_prefix_caching,
+            max_pinned_blocks=max_pinned_blocks or 0,
             policy=_core.SchedulerPolicy(
                 preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
                 long_prefill_token_threshold=config.long_prefill_token_threshold,
@@ -97,6 +104,7 @@ class LLMEngine:
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
+            max_branches=min(config.max_num_seqs, config.max_num_batched_tokens),
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
@@ -107,6 +115,14 @@ class LLMEngine:
         self._in_flight: _core.SchedulerOutput | None = None
         self._closed = False
         self._exclusive = Exclusive("this engine")
+        self._pins = PinnedPrefixes(
+            self.scheduler,
+            self._admission,
+            tokenizer,
+            self._exclusive,
+            block_size=config.block_size,
+            max_blocks=max_pinned_blocks,
+        )
 
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
@@ -117,6 +133,7 @@ class LLMEngine:
         if not self.has_unfinished_requests():
             return []
         with self._exclusive, DeferredSignals():
+            self._pins.expire()
             plan, result = self._computed()
             events = self.scheduler.update(plan, result)
             if self.overlaps_steps and self.scheduler.has_unfinished():
@@ -151,7 +168,8 @@ class LLMEngine:
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
         """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.
 
-        prompt: a string, token ids, or {"prompt": str, "prompt_token_ids": ids} with either key or both.
+        prompt: a string, token ids, or {"prompt": str, "prompt_token_ids": ids} with either key or both; a "cache_salt"
+            in it, a string, has it share prefixes with requests of the same one alone.
         params.max_tokens beyond the rest of the context is cut to it.
         final_only: step() reports the request once, when it has finished.
         """
@@ -168,34 +186,27 @@ class LLMEngine:
         if request.request_id in self._outputs:
             raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
         params = request.params
-        draws_seed = params.seed is None and not params.greedy
+        draws_seed = params.seed is None and not params.greedy and not params.use_beam_search
         seed = self._draw_seed() if draws_seed else params.seed
         stream = (
             self.tokenizer.text_stream(request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
             if params.detokenize
             else None
         )
-        sampling = _core.SamplingParams(
-            temperature=params.temperature,
-            top_p=params.top_p,
-            top_k=params.top_k,
-            min_p=params.min_p,
-            seed=seed or 0,
-            num_logprobs=request.num_logprobs,
-            num_prompt_logprobs=request.num_prompt_logprobs,
-            presence_penalty=params.presence_penalty,
-            frequency_penalty=params.frequency_penalty,
-            repetition_penalty=params.repetition_penalty,
-            min_tokens=params.min_tokens,
-            logit_bias=dict(params.logit_bias or {}),
-            allowed_token_ids=params.allowed_token_ids,
-            end_token_ids=request.stop_token_ids if params.min_tokens > 0 else (),
-            bad_words=request.bad_words,
-        )
+        num_samples = 1 if params.use_beam_search else params.num_branches
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
-            self.scheduler.add(group_id, request.prompt_token_ids, sampling, request.max_tokens, request.stop_token_ids)
-            self._outputs.add(group_id, request, seed, stream, final_only)
+            self.scheduler.add(
+                group_id,
+                request.prompt_token_ids,
+                core_params(request, seed),
+                request.max_tokens,
+                request.stop_token_ids,
+                num_samples=num_samples,
+                cache_root=request.cache_salt,
+                skip_prefix_cache=bool(params.skip_reading_prefix_cache),
+            )
+            self._outputs.add(group_id, request, seeds_of(seed, num_samples), stream, final_only)
             self._next_group_id += 1
             self._num_seeds_drawn += draws_seed
 
@@ -209,6 +220,21 @@ class LLMEngine:
             raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
         with self._exclusive, DeferredSignals():
             return self._outputs.abort(request_id)
+
+    @property
+    def pins(self) -> PinnedPrefixes:
+        """The prefixes that are pinned. What is to be pinned is held, then computed as a request, then given its time:
+        see LLM.pin_prefix()."""
+        self._check_open()
+        return self._pins
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets every cached prefix: True. Requests in flight go on with what they have, and no later one finds it;
+        pinned prefixes stay pinned, and are kept again once a request has computed them."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            self.scheduler.reset_prefix_cache()
+        return True
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

@@ -12,6 +12,9 @@ class StopStrings:
     def __init__(self, strings: Sequence[str], included: bool = False) -> None:
         """strings: none is empty. included: what was found stays in the text."""
 
+    def copy(self) -> StopStrings:
+        """The same text, to go on in another way."""
+
     @property
     def found(self) -> str | None:
         """The string that ended the text."""
@@ -40,11 +43,12 @@ class OutputProcessor:
         self,
         group_id: int,
         request: EngineRequest,
-        seed: int | None,
+        seeds: Sequence[int | None],
         stream: TextStream | None,
         final_only: bool = False,
     ) -> None:
-        """stream: None for no text at all. final_only: no output before the last one, whatever the params say."""
+        """seeds: to be shown with each of the request's samples, one for each; a beam search has one entry. stream:
+        None for no text at all. final_only: no output before the last one, whatever the params say."""
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
@@ -54,4 +58,6 @@ class OutputProcessor:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
 
     def process(self, result: SamplerOutput, events: StepEvents) -> list[RequestOutput]:
-        """One output per request that moved in this step, and whose output is due."""
+        """One output per request that moved in this step, and whose output is due: with all its answers as they stand,
+        or with deltas those that are due. What is best of several is known at the end: a request with best_of > n, or
+        with a beam search, has that one output."""

@@ -8,11 +8,13 @@ prompt ended within a character which the output completed: then the completed c
 from __future__ import annotations
 
 import codecs
+import copy
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_DECODER = codecs.getincrementaldecoder("utf-8")
 _LONGEST_INCOMPLETE_CHARACTER = 3  # bytes of UTF-8
 
 
@@ -25,6 +27,9 @@ class TextStream(Protocol):
     def finish(self) -> str:
         """Ends the answer: what was held back, an incomplete character as U+FFFD. Once; push() is over then."""
 
+    def copy(self) -> TextStream:
+        """The same answer, to go on in another way."""
+
 
 class ByteLevelTextStream:
     """For byte-level vocabularies, where the text is the UTF-8 decoding of the tokens' bytes in a row."""
@@ -32,7 +37,7 @@ class ByteLevelTextStream:
     def __init__(self, prompt_token_ids: Sequence[int], bytes_of: Callable[[int], bytes]) -> None:
         """`bytes_of` gives the bytes of a token, none for one that is not shown."""
         self._bytes_of = bytes_of
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _DECODER("replace")
         self._decoder.decode(self._tail(prompt_token_ids))
         # What text(prompt) ends in, in place of the bytes that wait for more. Two characters for half a surrogate,
         # ED A0: no UTF-8 whatever follows, but Python's decoder waits for the third byte.
@@ -45,6 +50,13 @@ class ByteLevelTextStream:
     def finish(self) -> str:
         """See TextStream."""
         return self._emit(self._decoder.decode(b"", final=True))
+
+    def copy(self) -> ByteLevelTextStream:
+        """See TextStream."""
+        other = copy.copy(self)
+        other._decoder = _DECODER("replace")
+        other._decoder.setstate(self._decoder.getstate())
+        return other
 
     def _tail(self, prompt_token_ids: Sequence[int]) -> bytes:
         tail = b""
@@ -92,6 +104,12 @@ class WindowTextStream:
     def finish(self) -> str:
         """See TextStream."""
         return self._release() if self._held else ""
+
+    def copy(self) -> WindowTextStream:
+        """See TextStream."""
+        other = copy.copy(self)
+        other._held = self._held[:]
+        return other
 
     def _release(self) -> str:
         window = self._anchor + self._held

@@ -7,63 +7,13 @@
 #include <map>
 #include <set>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "fastpaged/base/block_copy.h"
 #include "fastpaged/base/types.h"
+#include "kv_cache/slow_pool.h"
 
 namespace fastpaged::test {
-
-struct SlowPool {
-  SlowPool(std::string its_name, std::int32_t num_blocks) : name(std::move(its_name)), size(num_blocks) {
-    for (BlockId block = 0; block < num_blocks; ++block) {
-      free.push_back(block);
-    }
-  }
-
-  [[nodiscard]] std::int32_t num_free() const { return static_cast<std::int32_t>(free.size()); }
-  [[nodiscard]] bool shared(BlockId block) const { return holders.at(block).size() > 1; }
-
-  BlockId take(SequenceId owner) {
-    const BlockId block = free.at(0);
-    free.erase(free.begin());
-    share(block, owner);
-    return block;
-  }
-  void share(BlockId block, SequenceId owner) {
-    holders[block].insert(owner);
-    last_owner[block] = owner;
-  }
-  void give(BlockId block, SequenceId owner) {
-    last_owner[block] = owner;
-    holders.at(block).erase(owner);
-    if (holders.at(block).empty()) {
-      holders.erase(block);
-      free.insert(free.begin(), block);
-    }
-  }
-
-  // What the pool must say to somebody who uses a block that nobody holds.
-  [[nodiscard]] std::string refusal(BlockId block, SequenceId owner, const std::string& operation) const {
-    if (block < 0 || block >= size) {
-      return "block " + std::to_string(block) + " is unknown: the " + name + " pool has " + std::to_string(size) +
-             " blocks";
-    }
-    const auto last = last_owner.find(block);
-    return "sequence " + std::to_string(owner) + " cannot " + operation + " block " + std::to_string(block) +
-           " of the " + name + " pool: it is free, " +
-           (last == last_owner.end() ? "never allocated"
-                                     : "last given back by sequence " + std::to_string(last->second));
-  }
-
-  std::string name;
-  std::int32_t size;
-  std::vector<BlockId> free;                        // the next to be handed out first
-  std::map<BlockId, std::set<SequenceId>> holders;  // of the blocks that are not free
-  std::map<BlockId, SequenceId> last_owner;
-};
 
 struct SlowTable {
   bool on_host = false;
@@ -74,7 +24,9 @@ struct SlowTable {
 class SlowKVCache {
  public:
   SlowKVCache(std::int32_t num_blocks, std::int32_t tokens_per_block, std::int32_t num_host_blocks)
-      : device("device", num_blocks), host("host", num_host_blocks), block_size(tokens_per_block) {}
+      : device("device", num_blocks, tokens_per_block),
+        host("host", num_host_blocks, tokens_per_block),
+        block_size(tokens_per_block) {}
 
   [[nodiscard]] SlowPool& pool_of(const SlowTable& table) { return table.on_host ? host : device; }
 
@@ -114,6 +66,8 @@ class SlowKVCache {
         table.blocks[index] = device.take(owner);
         copies.push_back({CopyKind::kCopyOnWrite, old, table.blocks[index], 1});
         device.give(old, owner);
+      } else if (device.cached.contains(old)) {
+        device.forget(old);
       }
     }
     return true;

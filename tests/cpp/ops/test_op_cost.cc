@@ -3,7 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <utility>
@@ -83,17 +86,30 @@ TEST_CASE("a linear layer reads each weight once, multiplies it with every row, 
 // A step of sequences that have some tokens in the cache and some to compute.
 struct AttentionStep {
   explicit AttentionStep(std::mt19937& random) {
+    std::vector<std::int32_t> blocks(kNumBlocks);
+    std::iota(blocks.begin(), blocks.end(), 0);
     for (std::int64_t s = roll(random, 0, 5); s > 0; --s) {
       const auto num_queries = static_cast<std::int32_t>(roll(random, 0, 12));
       query_start.push_back(query_start.back() + num_queries);
       context_lens.push_back(num_queries + static_cast<std::int32_t>(roll(random, 0, 30)));
+      std::ranges::shuffle(blocks, random);  // of its own some, and some that others hold as well
+      block_tables.insert(block_tables.end(), blocks.begin(), blocks.begin() + kBlocksPerSequence);
     }
   }
+  [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(context_lens.size()); }
+  [[nodiscard]] std::int32_t block_of(std::int64_t sequence, std::int64_t key) const {
+    return block_tables[static_cast<std::size_t>(sequence * kBlocksPerSequence + key / kBlockSize)];
+  }
+
+  static constexpr std::int64_t kNumBlocks = 20;
+  static constexpr std::int64_t kBlockSize = 8;
+  static constexpr std::int64_t kBlocksPerSequence = 6;
   std::vector<std::int32_t> query_start{0};
   std::vector<std::int32_t> context_lens;
+  std::vector<std::int32_t> block_tables;
 };
 
-TEST_CASE("attention reads the keys that some query sees, and multiplies those that each one sees") {
+TEST_CASE("attention reads the keys that some query sees, a shared block's once, and multiplies those each one sees") {
   std::mt19937 random(2);
   for (int round = 0; round < 200; ++round) {
     AttentionStep step(random);
@@ -104,13 +120,17 @@ TEST_CASE("attention reads the keys that some query sees, and multiplies those t
     const auto size = static_cast<std::int64_t>(size_of(dtype));
     const std::int64_t window = roll(random, 0, 1) * roll(random, 1, 40);
     OpCost counted;
-    for (std::size_t s = 0; s < step.context_lens.size(); ++s) {
+    std::map<std::int32_t, std::int64_t> sequence_of;  // by block: the first that reads it
+    for (std::int64_t s = 0; s < step.num_sequences(); ++s) {
       std::set<std::int64_t> read;
-      const std::int64_t num_queries = step.query_start[s + 1] - step.query_start[s];
-      for (std::int64_t query = step.context_lens[s] - num_queries; query < step.context_lens[s]; ++query) {
+      const std::int32_t* starts = &step.query_start[static_cast<std::size_t>(s)];
+      const std::int64_t context = step.context_lens[static_cast<std::size_t>(s)];
+      for (std::int64_t query = context - (starts[1] - starts[0]); query < context; ++query) {
         for (std::int64_t key = 0; key <= query; ++key) {
           if (window == 0 || key > query - window) {
-            read.insert(key);
+            if (sequence_of.emplace(step.block_of(s, key), s).first->second == s) {
+              read.insert(key);
+            }
             counted.flops += heads * (2 * head_dim + 2 * head_dim);
           }
         }
@@ -119,13 +139,15 @@ TEST_CASE("attention reads the keys that some query sees, and multiplies those t
     }
     const std::int64_t num_tokens = step.query_start.back();
     counted.activation_bytes = 2 * num_tokens * heads * head_dim * size;
-    PagedAttentionParams params{.q = shaped(dtype, {num_tokens, heads, head_dim}),
-                                .kv_cache = shaped(dtype, {7, 2, kv_heads, 16, head_dim}),
-                                .query_start = ints(step.query_start),
-                                .context_lens = ints(step.context_lens),
-                                .block_tables = {},
-                                .out = shaped(dtype, {num_tokens, heads * head_dim}),
-                                .window = static_cast<std::int32_t>(window)};
+    PagedAttentionParams params{
+        .q = shaped(dtype, {num_tokens, heads, head_dim}),
+        .kv_cache = shaped(dtype, {AttentionStep::kNumBlocks, 2, kv_heads, AttentionStep::kBlockSize, head_dim}),
+        .query_start = ints(step.query_start),
+        .context_lens = ints(step.context_lens),
+        .block_tables = TensorView::dense(step.block_tables.data(), DType::kInt32,
+                                          {step.num_sequences(), AttentionStep::kBlocksPerSequence}),
+        .out = shaped(dtype, {num_tokens, heads * head_dim}),
+        .window = static_cast<std::int32_t>(window)};
     check_equal(op_cost(params), counted);
   }
 }

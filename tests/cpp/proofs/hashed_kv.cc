@@ -9,15 +9,8 @@ namespace fastpaged::test {
 
 namespace {
 
-std::uint64_t mixed(std::uint64_t bits) {
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9ULL;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBULL;
-  return bits ^ (bits >> 31U);
-}
-
-std::uint64_t hash(Lineage lineage, std::int32_t position, int layer, int kv) {
-  const auto place = static_cast<std::uint64_t>(position) << 8U | static_cast<std::uint64_t>(layer * 2 + kv);
-  return mixed(mixed(lineage + 1) ^ place);
+std::uint64_t hash(History history, int layer, int kv) {
+  return mixed(history ^ mixed(static_cast<std::uint64_t>(layer) * 2 + static_cast<std::uint64_t>(kv)));
 }
 
 BlockMemory memory_of(std::vector<std::uint64_t>& words, const BlockPool& pool) {
@@ -52,22 +45,21 @@ void HashedKV::spoil_free_blocks() {
   spoil(host_, kv_cache_->host_pool());
 }
 
-void HashedKV::write(std::int64_t device_slot, Lineage lineage, std::int32_t position) {
+void HashedKV::write(std::int64_t device_slot, History history) {
   const auto block = static_cast<BlockId>(device_slot / kv_cache_->block_size());
   const auto offset = static_cast<std::int32_t>(device_slot % kv_cache_->block_size());
   for (int layer = 0; layer < num_layers_; ++layer) {
     for (const int kv : {0, 1}) {
-      device_.at(word(block, layer, kv, offset)) = hash(lineage, position, layer, kv);
+      device_.at(word(block, layer, kv, offset)) = hash(history, layer, kv);
     }
   }
 }
 
-bool HashedKV::holds(const BlockPool& pool, BlockId block, std::int32_t offset, Lineage lineage,
-                     std::int32_t position) const {
+bool HashedKV::holds(const BlockPool& pool, BlockId block, std::int32_t offset, History history) const {
   const std::vector<std::uint64_t>& words = &pool == &kv_cache_->host_pool() ? host_ : device_;
   for (int layer = 0; layer < num_layers_; ++layer) {
     for (const int kv : {0, 1}) {
-      if (words.at(word(block, layer, kv, offset)) != hash(lineage, position, layer, kv)) {
+      if (words.at(word(block, layer, kv, offset)) != hash(history, layer, kv)) {
         return false;
       }
     }

@@ -1,5 +1,5 @@
-// HashedKV: both tiers of a KV cache as real bytes. Each slot holds, for each layer, as K and as V, a hash of whose
-// token it is and where that token stands.
+// HashedKV: both tiers of a KV cache as real bytes. Each slot holds, for each layer, as K and as V, a hash of the
+// history of the token that was computed there.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,19 @@
 #include "fastpaged/base/block_copy.h"
 #include "fastpaged/kv_cache/block_pool.h"
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "proofs/history.h"
 
 namespace fastpaged::test {
-
-// The branch that first had a token; its forks inherit it. With the position it says what K and V must be.
-using Lineage = SequenceId;
 
 class HashedKV {
  public:
   HashedKV(const KVCacheManager& kv_cache, int num_layers);
 
   void copy(std::span<const BlockCopy> copies);  // the real thing
-  void spoil_free_blocks();                      // what a free block holds must not matter
-  void write(std::int64_t device_slot, Lineage lineage, std::int32_t position);
+  void spoil_free_blocks();                      // what a free block holds must not matter, unless it is cached
+  void write(std::int64_t device_slot, History history);
   // pool: the cache's device or host pool, whichever the block is of.
-  [[nodiscard]] bool holds(const BlockPool& pool, BlockId block, std::int32_t offset, Lineage lineage,
-                           std::int32_t position) const;
+  [[nodiscard]] bool holds(const BlockPool& pool, BlockId block, std::int32_t offset, History history) const;
 
  private:
   // A block is [num_layers, K|V, block_size] words, as in the engine, with heads of one word.

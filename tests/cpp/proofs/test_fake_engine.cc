@@ -1,14 +1,17 @@
 // Whatever happens to requests, no computed token is ever lost, mixed up, or read from where it is not.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "proof_scale.h"
 #include "proofs/fake_engine.h"
+#include "proofs/random_results.h"
 #include "random.h"
 #include "scheduler/random_requests.h"
 
@@ -21,6 +24,13 @@ struct Occurred {
   std::int64_t slots_checked = 0;
   std::int64_t pool_ends = 0;
   std::int64_t forks = 0;
+  std::int64_t parted = 0;
+  std::int64_t beams_forked = 0;
+  std::int64_t beam_results = 0;
+  std::int64_t found_again = 0;
+  std::int64_t cached_slots_checked = 0;
+  std::int64_t pins_refused = 0;
+  std::int64_t cache_resets = 0;
   std::int64_t trees_rebuilt = 0;
   std::int64_t resets = 0;
   std::int64_t aborts_while_planned = 0;
@@ -34,6 +44,12 @@ struct Occurred {
   void add(const FakeEngine& engine) {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
+    parted += engine.requests().num_parted();
+    beams_forked += engine.requests().num_beams_forked();
+    beam_results += engine.requests().num_results();
+    found_again += engine.counts().num_found_again;
+    cached_slots_checked += engine.cache().num_slots_checked();
+    pins_refused += engine.counts().num_refused_pins;
     trees_rebuilt += engine.num_trees_rebuilt();
     const SchedulerStats& more = engine.counts().stats;
     stats.num_preemptions += more.num_preemptions;
@@ -43,6 +59,11 @@ struct Occurred {
     stats.num_blocks_swapped_in += more.num_blocks_swapped_in;
     stats.num_blocks_copied_on_write += more.num_blocks_copied_on_write;
     stats.num_tokens_recomputed += more.num_tokens_recomputed;
+    stats.num_prefix_tokens_found += more.num_prefix_tokens_found;
+    const SchedulerStats& seen = engine.scheduler().stats();
+    stats.num_partial_prefix_blocks += seen.num_partial_prefix_blocks;
+    stats.num_cached_blocks_evicted += seen.num_cached_blocks_evicted;
+    stats.num_pins_released += seen.num_pins_released;
   }
 };
 
@@ -53,6 +74,20 @@ SchedulerConfig config_of_a_life(Random& random) {
     config.num_host_blocks = random.between(0, 24);
   }
   return config;
+}
+
+// One in four samples no token, but follows its likeliest continuations.
+NewRequest request_of_a_life(Random& random, GroupId id, const SchedulerConfig& config) {
+  NewRequest request = random_request(random, id, config);
+  if (random.once_in(4)) {
+    BeamParams& beam = request.sampling.beam.emplace();
+    request.num_samples = 1;
+    beam.width = random.between(1, std::min({config.max_num_seqs, config.max_num_batched_tokens, 4}));
+    beam.length_penalty = 0.5 * random.between(-1, 3);
+    beam.early_stopping = static_cast<EarlyStopping>(random.between(0, 2));
+    beam.num_candidates = beam.width * (1 + std::max(1, static_cast<std::int32_t>(request.stop.stop_token_ids.size())));
+  }
+  return request;
 }
 
 class Life {
@@ -79,7 +114,7 @@ class Life {
       ++occurred_.resets;
       return engine_.reset();
     }
-    engine_.update(plan, sampled(plan, 40));
+    engine_.update(plan, RandomResults(random_, plan, engine_.requests(), 40).rows());
   }
 
   void quiet_step() {
@@ -87,7 +122,7 @@ class Life {
     const SchedulerOutput plan = engine_.schedule();
     engine_.copy(plan.copies);
     engine_.compute(plan);
-    engine_.update(plan, sampled(plan, 1000));
+    engine_.update(plan, RandomResults(random_, plan, engine_.requests(), 1000).rows());
   }
 
   [[nodiscard]] bool is_over() const { return !engine_.scheduler().has_unfinished(); }
@@ -99,9 +134,10 @@ class Life {
 
  private:
   void between_steps() {
+    keep_prefixes();
     std::vector<GroupId> groups = engine_.groups();
     if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
-      engine_.add(random_request(random_, next_id_++, engine_.scheduler().config()));
+      engine_.add(request_of_a_life(random_, next_id_++, engine_.scheduler().config()));
     }
     maybe_end_somebody();
     for (const GroupId id : engine_.groups()) {
@@ -116,6 +152,24 @@ class Life {
       if (all || random_.once_in(15)) {
         engine_.preempt(id, random_mode(random_));
       }
+    }
+  }
+
+  // Pins come and go; some are of what nobody has computed, some of too much.
+  void keep_prefixes() {
+    const SchedulerConfig& config = engine_.scheduler().config();
+    if (config.prefix_caching && random_.once_in(8)) {
+      const std::int32_t length = random_.between(0, 3 * config.block_size + 2);
+      const std::string root = random_root(random_);
+      engine_.pin(next_pin_++, random_prompt(random_, length), root);
+    }
+    const auto& pins = engine_.cache().pins();
+    if (!pins.empty() && random_.once_in(12)) {
+      engine_.unpin(random_.one_of(pins).first);
+    }
+    if (random_.once_in(150)) {
+      engine_.reset_prefix_cache();
+      ++occurred_.cache_resets;
     }
   }
 
@@ -152,18 +206,11 @@ class Life {
     }
   }
 
-  std::vector<SampledToken> sampled(const SchedulerOutput& plan, std::int32_t one_fails_in) {
-    std::vector<SampledToken> tokens;
-    for (std::int32_t i = 0; i < plan.num_rows; ++i) {
-      tokens.push_back({random_.between(0, 49), !random_.once_in(one_fails_in)});
-    }
-    return tokens;
-  }
-
   Random& random_;
   Occurred& occurred_;
   FakeEngine engine_;
   GroupId next_id_ = 1;
+  PinId next_pin_ = 1;
 };
 
 void print(const Occurred& occurred) {
@@ -177,6 +224,13 @@ void print(const Occurred& occurred) {
               number(stats.num_blocks_swapped_out), number(stats.num_blocks_swapped_in));
   std::printf("%lld blocks copied on write, %lld tokens recomputed\n", number(stats.num_blocks_copied_on_write),
               number(stats.num_tokens_recomputed));
+  std::printf("fake engine: %lld requests parted into samples, %lld beams forked, %lld results of beams\n",
+              number(occurred.parted), number(occurred.beams_forked), number(occurred.beam_results));
+  std::printf(
+      "fake engine: %lld requests found %lld tokens cached, %lld partial blocks; %lld blocks evicted, %lld pins ",
+      number(occurred.found_again), number(stats.num_prefix_tokens_found), number(stats.num_partial_prefix_blocks),
+      number(stats.num_cached_blocks_evicted), number(stats.num_pins_released));
+  std::printf("released for room; %lld cached slots checked\n", number(occurred.cached_slots_checked));
 }
 
 }  // namespace
@@ -201,12 +255,31 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
   }
   print(occurred);
   const SchedulerStats& stats = occurred.stats;
-  for (const std::int64_t times :
-       {occurred.forks, occurred.trees_rebuilt, occurred.pool_ends, occurred.resets, occurred.aborts_while_planned,
-        occurred.aborts[GroupState::kWaiting], occurred.aborts[GroupState::kRunning],
-        occurred.aborts[GroupState::kSwapped], occurred.forgotten_with_all_copies, occurred.forgotten_with_some,
-        occurred.forgotten_with_none, stats.num_preemptions, stats.num_groups_swapped_out, stats.num_groups_swapped_in,
-        stats.num_blocks_copied_on_write, stats.num_tokens_recomputed}) {
+  for (const std::int64_t times : {occurred.forks,
+                                   occurred.parted,
+                                   occurred.beams_forked,
+                                   occurred.beam_results,
+                                   occurred.found_again,
+                                   occurred.pins_refused,
+                                   occurred.cache_resets,
+                                   stats.num_partial_prefix_blocks,
+                                   stats.num_cached_blocks_evicted,
+                                   stats.num_pins_released,
+                                   occurred.trees_rebuilt,
+                                   occurred.pool_ends,
+                                   occurred.resets,
+                                   occurred.aborts_while_planned,
+                                   occurred.aborts[GroupState::kWaiting],
+                                   occurred.aborts[GroupState::kRunning],
+                                   occurred.aborts[GroupState::kSwapped],
+                                   occurred.forgotten_with_all_copies,
+                                   occurred.forgotten_with_some,
+                                   occurred.forgotten_with_none,
+                                   stats.num_preemptions,
+                                   stats.num_groups_swapped_out,
+                                   stats.num_groups_swapped_in,
+                                   stats.num_blocks_copied_on_write,
+                                   stats.num_tokens_recomputed}) {
     CHECK(times >= 20);
   }
 }

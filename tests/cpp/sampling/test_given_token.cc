@@ -16,7 +16,11 @@ namespace {
 
 using testing::kInf;
 
-SamplerOutput score(const std::vector<std::vector<float>>& rows, const std::vector<SampleRequest>& requests) {
+// Each request looks at the row of its own place.
+SamplerOutput score(const std::vector<std::vector<float>>& rows, std::vector<SampleRequest> requests) {
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    requests[i].row = static_cast<std::int32_t>(i);
+  }
   std::vector<float> logits;
   for (const std::vector<float>& row : rows) {
     logits.insert(logits.end(), row.begin(), row.end());

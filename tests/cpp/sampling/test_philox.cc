@@ -41,6 +41,7 @@ TEST_CASE("sample 0 has the request's seed and other samples share none with nei
     CHECK(mix(seed, 0) == seed);
     for (std::uint64_t sample = 0; sample < 20; ++sample) {
       seeds.insert(mix(seed, sample));
+      CHECK(mix(seed, sample) < std::uint64_t{1} << 53);
     }
   }
   CHECK(seeds.size() == 50 * 20);

@@ -37,9 +37,9 @@ inline Rows rows(const SchedulerOutput& plan) {
   return rows;
 }
 
-// Every sampling sequence gets this token; nothing fails.
+// Every draw is this token; nothing fails.
 inline std::vector<SequenceEvent> answer(Scheduler& scheduler, const SchedulerOutput& plan, TokenId token = 1) {
-  const std::vector<SampledToken> tokens(static_cast<std::size_t>(plan.num_rows), SampledToken{token, true});
+  const std::vector<SampledToken> tokens(static_cast<std::size_t>(plan.num_results), SampledToken{token, true});
   std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
   scheduler.check_invariants();
   return events;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
 #include "random.h"
@@ -41,22 +43,47 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   if (!policy.chunked_prefill) {
     config.max_num_batched_tokens += config.max_model_len;
   }
+  config.prefix_caching = !random.once_in(3);
+  config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
+  config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
+}
+
+// Few tokens, and mostly those of one of two texts, up to somewhere: many prompts begin alike.
+inline std::vector<TokenId> random_prompt(Random& random, std::int32_t length) {
+  const std::int32_t text = random.between(0, 2);
+  const std::int32_t alike = text == 2 ? 0 : random.once_in(2) ? length : random.between(0, length);
+  std::vector<TokenId> prompt;
+  for (std::int32_t i = 0; i < length; ++i) {
+    prompt.push_back(i < alike ? (i * i / 3 + text) % 4 : random.between(0, 3));
+  }
+  return prompt;
+}
+
+inline std::string random_root(Random& random) {
+  return random.once_in(4) ? "salt" : "";
+}
+
+// At most as many as may run together.
+inline std::int32_t random_num_samples(Random& random, const SchedulerConfig& config) {
+  const std::int32_t most = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+  return random.once_in(3) ? random.between(1, std::min(most, 6)) : 1;
 }
 
 inline NewRequest random_request(Random& random, GroupId id, const SchedulerConfig& config) {
   NewRequest request{.id = id};
   const std::int32_t longest = std::min(config.max_model_len - 1, config.num_blocks * config.block_size);
   const std::int32_t length = random.once_in(3) ? random.between(1, longest) : random.between(1, (longest + 2) / 3);
-  for (std::int32_t i = 0; i < length; ++i) {
-    request.prompt_token_ids.push_back(random.between(0, 3));
-  }
+  request.prompt_token_ids = random_prompt(random, length);
   request.stop.max_tokens = random.between(1, 20);
   if (random.once_in(2)) {
     request.stop.stop_token_ids = {random.between(25, 49), random.between(0, 24)};
   }
-  request.sampling.seed = id;
-  if (random.once_in(3)) {
+  request.sampling.seed = static_cast<std::uint64_t>(random.between(1, 3));  // who speaks alike shares answers too
+  request.num_samples = random_num_samples(random, config);
+  request.cache_root = random_root(random);
+  request.skip_prefix_cache = random.once_in(10);
+  if (random.once_in(4)) {
     request.sampling.num_prompt_logprobs = 0;
   }
   return request;

@@ -12,17 +12,18 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_memory.h"
+#include "scheduler/slow_sharing.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler {
+class SlowScheduler : public SlowSharing {
  public:
-  explicit SlowScheduler(const SchedulerConfig& config) : memory(config), config_(config) {}
+  using SlowSharing::SlowSharing;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
-    group.stop = request.stop;
+    group.asked = request;
+    group.num_draws = request.num_samples;
     SlowBranch& branch = group.branches[next_id_];
     branch.tokens = request.prompt_token_ids;
     branch.prompt = std::ssize(branch.tokens);
@@ -53,8 +54,8 @@ class SlowScheduler {
       return false;
     }
     const SlowGroup& group = memory.groups.at(id);
-    return group.state == GroupState::kRunning && group.decodes() && num_running_branches() < config_.max_num_seqs &&
-           group.size() < config_.max_num_batched_tokens;
+    return group.state == GroupState::kRunning && group.decodes() && group.num_draws == 1 &&
+           num_running_branches() < config_.max_num_seqs && group.size() < config_.max_num_batched_tokens;
   }
 
   // REQUIRES: may_fork.
@@ -62,6 +63,7 @@ class SlowScheduler {
     SlowBranch child = groups().at(id).branches.at(branch);
     child.blocks.resize(memory.blocks_for(child.computed));
     child.most_computed = child.computed;
+    child.branch = groups().at(id).num_branches++;
     groups().at(id).branches[next_id_] = child;
     return next_id_++;
   }
@@ -104,10 +106,11 @@ class SlowScheduler {
     }
     while (budget() > 0) {
       const std::optional<GroupId> next = next_in_line();
-      if (!next || !may_enter(*next)) {
+      const Matches found = next ? look_up(*next) : Matches{};
+      if (!next || !may_enter(*next, found)) {
         break;
       }
-      enter(*next);
+      enter(*next, found);
     }
     plan.ended = unreported;
     plan.copies = memory.copies;
@@ -115,12 +118,12 @@ class SlowScheduler {
     return plan;
   }
 
-  // rows: what each branch that has some got, or nothing where it failed.
-  using Rows = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
-  std::vector<SequenceEvent> update(const Rows& rows) {
+  // results: for each planned branch that has some, its scores and draws in order, nothing where it failed.
+  using Results = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
+  std::vector<SequenceEvent> update(const Results& results) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
-    std::int32_t first_row = 0;
+    std::int32_t first_result = 0;
     for (const ScheduledSequence& planned : plan.scheduled) {
       if (has(planned.group_id, planned.sequence_id)) {
         SlowGroup& group = groups().at(planned.group_id);
@@ -131,113 +134,23 @@ class SlowScheduler {
           stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
+        const bool has_results = planned.num_scores + planned.num_draws > 0;
+        if (!has_results || !failed(results.at(planned.sequence_id))) {
+          publish(group, planned.sequence_id);
+        }
         memory.attach_children(group, planned.sequence_id);
-        if (planned.num_scores > 0 || planned.samples) {
-          events.push_back(hear(planned, first_row, rows.at(planned.sequence_id)));
+        if (has_results) {
+          hear(planned, first_result, results.at(planned.sequence_id), events);
         }
       }
-      first_row += planned.num_scores + (planned.samples ? 1 : 0);
+      first_result += planned.num_scores + planned.num_draws;
     }
     return events;
   }
 
-  [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
-    std::vector<GroupId> ids;
-    for (const auto& [id, group] : memory.groups) {
-      if (group.state == state) {
-        ids.push_back(id);
-      }
-    }
-    return ids;
-  }
-
-  SlowMemory memory;
-  SchedulerOutput plan;
-  std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
-  std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
-  bool reported = true;                                    // the plan has been updated
-  SchedulerStats stats;
-
  private:
-  [[nodiscard]] std::map<GroupId, SlowGroup>& groups() { return memory.groups; }
-  [[nodiscard]] bool has(GroupId id, SequenceId branch) const {
-    return memory.groups.contains(id) && memory.groups.at(id).branches.contains(branch);
-  }
-  [[nodiscard]] bool runs(GroupId id) const {
-    return memory.groups.contains(id) && memory.groups.at(id).state == GroupState::kRunning;
-  }
-
-  [[nodiscard]] std::int64_t num_running_branches() const {
-    std::int64_t count = 0;
-    for (const GroupId id : ids(GroupState::kRunning)) {
-      count += memory.groups.at(id).size();
-    }
-    return count;
-  }
-
-  [[nodiscard]] std::int64_t budget() const {
-    std::int64_t budget = config_.max_num_batched_tokens;
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      budget -= planned.num_tokens;
-    }
-    return budget;
-  }
-
-  // Scores, if these many tokens more are computed.
-  [[nodiscard]] static std::int32_t scores(const SlowBranch& branch, std::int64_t tokens) {
-    std::int32_t scores = 0;
-    for (std::int64_t i = 0; i < tokens; ++i) {
-      scores += branch.unscored.contains(branch.computed + i) ? 1 : 0;
-    }
-    return scores;
-  }
-
-  // Rows that are neither one of the max_num_seqs that branches own nor taken by a branch beside its own.
-  [[nodiscard]] std::int64_t spare_rows() const {
-    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows - config_.max_num_seqs;
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      const std::int32_t taken = planned.num_scores + (planned.samples ? 1 : 0);
-      rows -= taken == 0 ? 0 : taken - 1;
-    }
-    return rows;
-  }
-
-  // The most of these tokens for which this branch's own row and the spare ones are enough.
-  [[nodiscard]] std::int64_t cut_to_rows(const SlowBranch& branch, std::int64_t tokens) const {
-    const auto rows = [&](std::int64_t n) {
-      return scores(branch, n) + (branch.computed + n == std::ssize(branch.tokens) ? 1 : 0);
-    };
-    while (tokens > 0 && rows(tokens) > 1 + spare_rows()) {
-      --tokens;
-    }
-    return tokens;
-  }
-
-  // What a branch may compute of its own before its group decodes.
-  [[nodiscard]] static std::int64_t prefill_tokens(const SlowGroup& group, const SlowBranch& branch) {
-    return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
-  }
-
-  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
-    const SlowGroup& group = memory.groups.at(id);
-    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
-    if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
-    }
-    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
-  }
-
-  // Blocks that all known tokens of a group still lack.
-  [[nodiscard]] std::int64_t lacking(GroupId id) const {
-    const SlowGroup& group = memory.groups.at(id);
-    std::int64_t lacking = 0;
-    for (const auto& [branch_id, branch] : group.branches) {
-      const std::int64_t tokens = std::ssize(branch.tokens);
-      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
-                                  : std::ssize(memory.lacking(group, branch_id, tokens - branch.computed));
-    }
-    return lacking;
+  [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
+    return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
   }
 
   void go_on(GroupId id) {
@@ -253,9 +166,10 @@ class SlowScheduler {
       const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
       if (tokens > 0 && make_room(id, branch, tokens)) {
         const SlowBranch& there = groups().at(id).branches.at(branch);
+        const bool samples = there.computed + tokens == std::ssize(there.tokens);
         plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
-                                  static_cast<std::int32_t>(tokens),
-                                  there.computed + tokens == std::ssize(there.tokens), scores(there, tokens)});
+                                  static_cast<std::int32_t>(tokens), samples, scores(there, tokens),
+                                  samples ? groups().at(id).num_draws : 0});
       }
     }
   }
@@ -263,10 +177,11 @@ class SlowScheduler {
   // False: the branch has ended for it, or its group had to go itself.
   bool make_room(GroupId id, SequenceId branch, std::int64_t tokens) {
     while (true) {
-      const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id), branch, tokens);
+      const std::vector<std::int64_t> lacking =
+          memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
         const std::size_t copies = memory.copies.size();
-        memory.fill(groups().at(id), branch, lacking);
+        memory.fill(groups().at(id).branches.at(branch), lacking);
         if (memory.copies.size() > copies) {
           copied_.push_back(id);
         }
@@ -275,11 +190,16 @@ class SlowScheduler {
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
         unreported.push_back({.group_id = id,
                               .sequence_id = branch,
+                              .parent_id = branch,
+                              .branch = groups().at(id).branches.at(branch).branch,
                               .finished = true,
                               .group_finished = groups().at(id).size() == 1,
                               .finish_reason = FinishReason::kLength});
         end(id, branch);
         return false;
+      }
+      if (ids(GroupState::kRunning).size() == 1 && release_oldest_pin()) {
+        continue;  // pins keep nobody from running
       }
       if (!preempt_youngest_for(id)) {
         return false;
@@ -311,7 +231,7 @@ class SlowScheduler {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
     for (SlowBranch& branch : group.branches | std::views::values) {
-      memory.cut(group, branch, memory.blocks_for(branch.computed));
+      memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
     const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
     if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
@@ -336,7 +256,7 @@ class SlowScheduler {
     return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
   }
 
-  [[nodiscard]] bool may_enter(GroupId id) const {
+  [[nodiscard]] bool may_enter(GroupId id, const Matches& found) const {
     const SlowGroup& group = memory.groups.at(id);
     const std::vector<GroupId> running = ids(GroupState::kRunning);
     if (running.empty()) {
@@ -346,25 +266,30 @@ class SlowScheduler {
     for (const SlowBranch& branch : group.branches | std::views::values) {
       tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
     }
+    tokens -= num_found(found);
     const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
     wanted += swapped ? std::ssize(group.held()) : 0;
-    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id);
+    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id) - num_in_use(found);
     for (const GroupId other : running) {
       wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
     }
-    return num_running_branches() + group.size() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
-           wanted <= std::ssize(memory.device);
+    return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
+           wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
   }
 
-  void enter(GroupId id) {
+  void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
+      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
+             release_oldest_pin()) {
+      }
       memory.swap(groups().at(id), GroupState::kRunning);
       plan.swapped_in.push_back(id);
       copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    adopt(id, found);
     go_on(id);
   }
 
@@ -385,32 +310,63 @@ class SlowScheduler {
     }
   }
 
-  SequenceEvent hear(const ScheduledSequence& planned, std::int32_t first_row,
-                     const std::vector<std::optional<TokenId>>& rows) {
-    SequenceEvent event{.group_id = planned.group_id, .sequence_id = planned.sequence_id};
-    event.score_row = first_row;
-    event.sample_row = first_row + planned.num_scores;
-    const auto is_there = [](const std::optional<TokenId>& row) { return row.has_value(); };
-    event.num_scores = std::all_of(rows.begin(), rows.begin() + planned.num_scores, is_there) ? planned.num_scores : 0;
-    const SlowGroup& group = groups().at(planned.group_id);
-    SlowBranch& branch = groups().at(planned.group_id).branches.at(planned.sequence_id);
-    if (!std::ranges::all_of(rows, is_there)) {
-      event.finished = true;
-      event.finish_reason = FinishReason::kError;
-    } else if (planned.samples) {
-      branch.tokens.push_back(*rows.back());
-      event.has_token = true;
-      event.token_id = *rows.back();
-      const std::int64_t length = std::ssize(branch.tokens);
-      const bool stops = std::ranges::count(group.stop.stop_token_ids, event.token_id) > 0;
-      event.finished = stops || length - branch.prompt == group.stop.max_tokens || length == config_.max_model_len;
-      event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
+  // An event for each draw, or one for scores alone. The first is the branch's own; every further one has a new id, and
+  // goes on, if it does, with what the branch had before.
+  void hear(const ScheduledSequence& planned, std::int32_t first_result,
+            const std::vector<std::optional<TokenId>>& results, std::vector<SequenceEvent>& events) {
+    SlowGroup& group = groups().at(planned.group_id);
+    const SlowBranch before = group.branches.at(planned.sequence_id);
+    const auto scores_end = results.begin() + planned.num_scores;
+    const bool scored = std::all_of(results.begin(), scores_end, [](const auto& score) { return score.has_value(); });
+    std::vector<SequenceId> ended;
+    for (std::int32_t i = 0; i < std::max(planned.num_draws, 1); ++i) {
+      SequenceEvent& event = events.emplace_back();
+      event.group_id = planned.group_id;
+      event.sequence_id = i == 0 ? planned.sequence_id : next_id_++;
+      event.parent_id = planned.sequence_id;
+      event.branch = i == 0 ? before.branch : i;
+      event.score_row = first_result;
+      event.num_scores = scored && i == 0 ? planned.num_scores : 0;
+      event.sample_row = first_result + planned.num_scores + i;
+      SlowBranch now = before;
+      now.branch = event.branch;
+      if (i > 0) {
+        now.blocks.resize(memory.blocks_for(now.computed));
+        now.most_computed = now.computed;
+      }
+      if (!scored || (planned.samples && !results[planned.num_scores + i])) {
+        event.finished = true;
+        event.finish_reason = FinishReason::kError;
+      } else if (planned.samples) {
+        add_token(group, now, *results[planned.num_scores + i], event);
+      }
+      group.branches[event.sequence_id] = now;
+      if (event.finished) {
+        ended.push_back(event.sequence_id);
+      }
     }
-    if (event.finished) {
-      event.group_finished = group.size() == 1;
-      end(planned.group_id, planned.sequence_id);
+    if (planned.num_draws > 1) {
+      group.num_branches = planned.num_draws;
+      group.num_draws = 1;
     }
-    return event;
+    for (const SequenceId id : ended | std::views::reverse) {
+      events.back().group_finished = group.size() == 1;
+      if (id == planned.sequence_id && failed(results)) {
+        memory.forget_own(group.branches.at(id));
+      }
+      end(planned.group_id, id);
+    }
+  }
+
+  void add_token(const SlowGroup& group, SlowBranch& branch, TokenId token, SequenceEvent& event) const {
+    branch.tokens.push_back(token);
+    event.has_token = true;
+    event.token_id = token;
+    const StopConditions& stop = group.asked.stop;
+    const std::int64_t length = std::ssize(branch.tokens);
+    const bool stops = std::ranges::count(stop.stop_token_ids, token) > 0;
+    event.finished = stops || length - branch.prompt == stop.max_tokens || length == config_.max_model_len;
+    event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
   }
 
   void count_up() {
@@ -418,6 +374,7 @@ class SlowScheduler {
       plan.num_tokens += planned.num_tokens;
       plan.num_samples += planned.samples ? 1 : 0;
       plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
+      plan.num_results += planned.num_scores + planned.num_draws;
     }
     for (const BlockCopy& copy : plan.copies) {
       ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out
@@ -427,11 +384,10 @@ class SlowScheduler {
     stats.num_preemptions += std::ssize(plan.preempted);
     stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
     stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
+    stats.num_cached_blocks_evicted = memory.num_evicted;
   }
 
-  SchedulerConfig config_;
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
   std::vector<GroupId> kept_out_;
   bool swapped_for_room_ = false;
   SequenceId next_id_ = 0;

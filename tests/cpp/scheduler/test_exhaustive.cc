@@ -1,7 +1,9 @@
 // Every sequence of operations on a tiny pool, up to a depth, each one played from the start, checked and drained.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,11 @@ enum class Operation : std::uint8_t {
   kAbortOldest,
   kForkYoungest,       // the youngest branch of the youngest group that may be forked
   kFinishFirstBranch,  // of the youngest group that has several
+  kAddPlain,           // a prompt of five tokens, of which two blocks can be found again
+  kAddSamples,         // the same prompt, for two samples
+  kPin,                // those two blocks
+  kUnpin,
+  kResetCache,
 };
 
 SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
@@ -35,15 +42,36 @@ SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
   return config;
 }
 
+// A block more, and what is computed can be found again.
+SchedulerConfig tiny_cache(const SchedulerPolicy& policy) {
+  SchedulerConfig config = tiny_pool(policy);
+  config.num_blocks = 4;
+  config.prefix_caching = true;
+  config.max_pinned_blocks = 2;
+  config.prefix_hash_mask = 1;
+  return config;
+}
+
+constexpr std::array kAboutRequests = {
+    Operation::kAddShort,      Operation::kAddLong,      Operation::kStep,
+    Operation::kForgottenStep, Operation::kSwapStep,     Operation::kRecomputeStep,
+    Operation::kAbortOldest,   Operation::kForkYoungest, Operation::kFinishFirstBranch};
+constexpr std::array kAboutPrefixes = {Operation::kAddPlain,      Operation::kAddSamples, Operation::kStep,
+                                       Operation::kForgottenStep, Operation::kSwapStep,   Operation::kRecomputeStep,
+                                       Operation::kAbortOldest,   Operation::kPin,        Operation::kUnpin,
+                                       Operation::kResetCache};
+
 class Explorer {
  public:
-  explicit Explorer(const SchedulerPolicy& policy) : config_(tiny_pool(policy)) {}
+  Explorer(const SchedulerConfig& config, std::span<const Operation> operations)
+      : config_(config), operations_(operations.begin(), operations.end()) {}
 
   // All sequences that go on from here, up to `depth` operations in all.
   void explore(int depth) {
     World world(config_);
     play(world);
-    const std::vector<Operation> next = applicable(world);
+    std::vector<Operation> next = operations_;
+    std::erase_if(next, [&](Operation operation) { return !is_possible(world, operation); });
     if (!path_.empty()) {
       ++num_sequences;
       drain(world);
@@ -109,31 +137,38 @@ class Explorer {
     return kNobody;
   }
 
-  static std::vector<Operation> applicable(const World& world) {
-    std::vector<Operation> operations = {Operation::kAddShort, Operation::kAddLong};
-    if (world.scheduler.has_unfinished()) {
-      operations.insert(operations.end(), {Operation::kStep, Operation::kForgottenStep});
+  static bool is_possible(const World& world, Operation operation) {
+    const SlowMemory& memory = world.slow.memory;
+    switch (operation) {
+      case Operation::kStep:
+      case Operation::kForgottenStep:
+        return world.scheduler.has_unfinished();
+      case Operation::kSwapStep:
+      case Operation::kRecomputeStep:
+        return oldest_running(world) != kNobody;
+      case Operation::kAbortOldest:
+        return !memory.groups.empty();
+      case Operation::kForkYoungest:
+        return to_fork(world) != kNobody;
+      case Operation::kFinishFirstBranch:
+        return with_branches(world) != kNobody;
+      case Operation::kPin:
+        return memory.pins.empty();
+      case Operation::kUnpin:
+        return !memory.pins.empty();
+      case Operation::kResetCache:
+        return !memory.cached.entries.empty();
+      default:
+        return true;
     }
-    if (oldest_running(world) != kNobody) {
-      operations.insert(operations.end(), {Operation::kSwapStep, Operation::kRecomputeStep});
-    }
-    if (!world.slow.memory.groups.empty()) {
-      operations.push_back(Operation::kAbortOldest);
-    }
-    if (to_fork(world) != kNobody) {
-      operations.push_back(Operation::kForkYoungest);
-    }
-    if (with_branches(world) != kNobody) {
-      operations.push_back(Operation::kFinishFirstBranch);
-    }
-    return operations;
   }
 
-  static void add(World& world, std::size_t prompt) {
-    NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1};
+  static void add(World& world, std::size_t prompt, std::int32_t num_samples = 1) {
+    NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1, .num_samples = num_samples};
     request.prompt_token_ids.assign(prompt, 1);
+    request.sampling.seed = request.id;
     request.stop.max_tokens = 3;
-    if (prompt > 1) {
+    if (prompt > 1 && !world.scheduler.config().prefix_caching) {
       request.sampling.num_prompt_logprobs = 0;
     }
     world.add(request);
@@ -163,16 +198,27 @@ class Explorer {
         return world.fork(to_fork(world), groups.at(to_fork(world)).branches.rbegin()->first);
       case Operation::kFinishFirstBranch:
         return world.finish(with_branches(world), groups.at(with_branches(world)).branches.begin()->first);
+      case Operation::kAddPlain:
+        return add(world, 5);
+      case Operation::kAddSamples:
+        return add(world, 5, 2);
+      case Operation::kPin:
+        return world.pin(1, {1, 1, 1, 1}, "");
+      case Operation::kUnpin:
+        return world.unpin(1);
+      case Operation::kResetCache:
+        return world.reset_prefix_cache();
     }
   }
 
   SchedulerConfig config_;
+  std::vector<Operation> operations_;
   std::vector<Operation> path_;
 };
 
-void explore_all(const SchedulerPolicy& policy) {
-  const int depth = proof_scale() == 1 ? 6 : proof_scale() < 20 ? 7 : 8;
-  Explorer explorer(policy);
+void explore_all(const SchedulerConfig& config, std::span<const Operation> operations, int usual_depth) {
+  const int depth = usual_depth + (proof_scale() == 1 ? 0 : proof_scale() < 20 ? 1 : 2);
+  Explorer explorer(config, operations);
   explorer.explore(depth);
   MESSAGE("depth ", depth, ": ", explorer.num_sequences, " sequences of operations");
 }
@@ -182,17 +228,29 @@ void explore_all(const SchedulerPolicy& policy) {
 TEST_CASE("every sequence of operations on three blocks keeps every promise: swapping") {
   SchedulerPolicy policy;
   policy.preemption_mode = PreemptionMode::kSwap;
-  explore_all(policy);
+  explore_all(tiny_pool(policy), kAboutRequests, 6);
 }
 
 TEST_CASE("every sequence of operations on three blocks keeps every promise: recomputing") {
   SchedulerPolicy policy;
   policy.preemption_mode = PreemptionMode::kRecompute;
-  explore_all(policy);
+  explore_all(tiny_pool(policy), kAboutRequests, 6);
 }
 
 TEST_CASE("every sequence of operations on three blocks keeps every promise: the paper's policy") {
-  explore_all(SchedulerPolicy::paper_2023());
+  explore_all(tiny_pool(SchedulerPolicy::paper_2023()), kAboutRequests, 6);
+}
+
+TEST_CASE("every sequence of operations on four blocks keeps every promise: prefixes, samples and a pin, swapping") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kSwap;
+  explore_all(tiny_cache(policy), kAboutPrefixes, 5);
+}
+
+TEST_CASE("every sequence of operations on four blocks keeps every promise: prefixes, samples and a pin, recomputing") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kRecompute;
+  explore_all(tiny_cache(policy), kAboutPrefixes, 5);
 }
 
 }  // namespace fastpaged::test

@@ -1,5 +1,5 @@
-// Nobody waits for ever: random arrivals, forks and ends on any pool that can hold the largest single request; every
-// step does something, and all is done within the bound that scheduler.h states.
+// Nobody waits for ever: random arrivals, forks, ends and pins on any pool that can hold the largest single request;
+// every step does something, and all is done within the bound that scheduler.h states.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -39,7 +39,22 @@ struct Totals {
   std::int64_t preemptions = 0;
   std::int64_t ceilings = 0;
   std::int64_t scores = 0;
+  std::int64_t found = 0;          // tokens, in the prefix cache
+  std::int64_t pins_released = 0;  // so that somebody can run
 };
+
+// Up to all of the pool, which must keep nobody from running.
+void keep_prefixes(Random& random, World& world, PinId id) {
+  const SchedulerConfig& config = world.scheduler.config();
+  const auto& pins = world.slow.memory.pins;
+  if (config.prefix_caching) {
+    const std::int32_t length = random.between(config.block_size, 3 * config.block_size);
+    world.pin(id, random_prompt(random, length), random_root(random));
+  }
+  if (!pins.empty() && random.once_in(3)) {
+    world.unpin(random.one_of(pins).first);
+  }
+}
 
 // Arrivals over time, in bursts and in pauses; branches come and go.
 void play_trace(Random& random, World& world) {
@@ -47,6 +62,7 @@ void play_trace(Random& random, World& world) {
   const std::int32_t pause = random.between(1, 6);
   const bool forks = random.once_in(2);
   GroupId last_id = 0;
+  PinId last_pin = 0;
   while (world.num_requests < num_requests || world.scheduler.has_unfinished()) {
     while (world.num_requests < num_requests && random.once_in(pause)) {
       world.add(random_request(random, ++last_id, world.scheduler.config()));
@@ -56,6 +72,9 @@ void play_trace(Random& random, World& world) {
       const auto& [id, group] = random.one_of(groups);
       const SequenceId branch = random.one_of(group.branches).first;
       random.once_in(8) ? world.finish(id, branch) : world.fork(id, branch);
+    }
+    if (random.once_in(4)) {
+      keep_prefixes(random, world, ++last_pin);
     }
     if (world.scheduler.has_unfinished()) {
       world.step();
@@ -79,9 +98,12 @@ Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
     totals.preemptions += world.num_preemptions;
     totals.ceilings += world.num_ceilings;
     totals.scores += world.num_scores;
+    totals.found += world.scheduler.stats().num_prefix_tokens_found;
+    totals.pins_released += world.scheduler.stats().num_pins_released;
   }
   MESSAGE("traces: ", totals.traces, ", steps: ", totals.steps, ", preemptions: ", totals.preemptions,
-          ", ends at the ceiling: ", totals.ceilings);
+          ", ends at the ceiling: ", totals.ceilings, ", tokens found: ", totals.found,
+          ", pins released: ", totals.pins_released);
   return totals;
 }
 
@@ -96,6 +118,8 @@ TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, b
     CHECK(totals.preemptions > 300);
     CHECK(totals.ceilings > 100);
     CHECK(totals.scores > 3000);
+    CHECK(totals.found > 300);
+    CHECK(totals.pins_released > 50);
   }
 }
 

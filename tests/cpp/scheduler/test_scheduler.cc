@@ -291,7 +291,7 @@ TEST_CASE("a configuration says which field is wrong") {
   CHECK(wrong(&SchedulerConfig::num_host_blocks, -1) == "num_host_blocks must be >= 0, got -1");
 }
 
-TEST_CASE("only the last plan can be updated, once, with a token for each row") {
+TEST_CASE("only the last plan can be updated, once, with a token for each result") {
   Scheduler scheduler(roomy());
   scheduler.add(request(1, 3, 9));
   const SchedulerOutput old = scheduler.schedule();
@@ -299,8 +299,8 @@ TEST_CASE("only the last plan can be updated, once, with a token for each row") 
   CHECK_THROWS_WITH_AS(answer(scheduler, old),
                        "plan must be the last one and not updated yet: got step 1, the last is 2",
                        std::invalid_argument);
-  CHECK_THROWS_WITH_AS(scheduler.update(plan, {}),
-                       "tokens must have one entry per row of logits: the plan has 1, got 0", std::invalid_argument);
+  CHECK_THROWS_WITH_AS(scheduler.update(plan, SampledRows{}),
+                       "tokens must have one entry per score and draw: the plan has 1, got 0", std::invalid_argument);
   SchedulerOutput changed = plan;
   changed.scheduled[0].num_tokens = 2;
   CHECK_THROWS_WITH_AS(answer(scheduler, changed), "plan of step 2 was made by another scheduler or changed",

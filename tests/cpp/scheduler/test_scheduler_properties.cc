@@ -20,7 +20,7 @@ class Wishes {
 
   void one() {
     const GroupId group = some_group();
-    const std::int32_t choice = random_->between(1, 20);
+    const std::int32_t choice = random_->between(1, 24);
     if (choice <= 2) {
       return world_->abort(group);
     }
@@ -30,7 +30,24 @@ class Wishes {
     if (choice <= 8) {
       return world_->preempt(group, random_mode(*random_));
     }
-    world_->fork(group, some_branch(group));
+    if (choice <= 20) {
+      return world_->fork(group, some_branch(group));
+    }
+    about_prefixes();
+  }
+
+  // Pins of what somebody computes, or nobody; too many; some that are not here.
+  void about_prefixes() {
+    const SchedulerConfig& config = world_->scheduler.config();
+    const auto& pins = world_->slow.memory.pins;
+    if (random_->once_in(8)) {
+      return world_->reset_prefix_cache();
+    }
+    if (!pins.empty() && random_->once_in(2)) {
+      return world_->unpin(random_->once_in(20) ? kNobody : random_->one_of(pins).first);
+    }
+    const PinId id = !pins.empty() && random_->once_in(20) ? random_->one_of(pins).first : ++last_pin_;
+    world_->pin(id, random_prompt(*random_, random_->between(0, 3 * config.block_size + 1)), random_root(*random_));
   }
 
   GroupId some_group() {
@@ -49,6 +66,7 @@ class Wishes {
   Random* random_;
   World* world_;
   GroupId last_id_ = 0;
+  PinId last_pin_ = 0;
 };
 
 struct Counts {
@@ -56,6 +74,7 @@ struct Counts {
   std::int64_t preemptions = 0;
   std::int64_t ceilings = 0;
   std::int64_t shared_again = 0;
+  std::int64_t parted = 0;
   SchedulerStats stats;
 };
 
@@ -97,10 +116,15 @@ void count(Counts& counts, const World& world) {
   counts.preemptions += world.num_preemptions;
   counts.ceilings += world.num_ceilings;
   counts.shared_again += world.slow.memory.num_shared_again;
+  counts.parted += world.num_parted;
   counts.stats.num_blocks_swapped_out += stats.num_blocks_swapped_out;
   counts.stats.num_blocks_swapped_in += stats.num_blocks_swapped_in;
   counts.stats.num_blocks_copied_on_write += stats.num_blocks_copied_on_write;
   counts.stats.num_tokens_recomputed += stats.num_tokens_recomputed;
+  counts.stats.num_prefix_tokens_found += stats.num_prefix_tokens_found;
+  counts.stats.num_partial_prefix_blocks += stats.num_partial_prefix_blocks;
+  counts.stats.num_cached_blocks_evicted += stats.num_cached_blocks_evicted;
+  counts.stats.num_pins_released += stats.num_pins_released;
 }
 
 // Growing, cutting and forgetting one big tree, over and over.
@@ -143,7 +167,10 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
           ", ends at the ceiling: ", counts.ceilings, ", blocks swapped out: ", counts.stats.num_blocks_swapped_out,
           ", in: ", counts.stats.num_blocks_swapped_in, ", copied on write: ", counts.stats.num_blocks_copied_on_write,
           ", tokens recomputed: ", counts.stats.num_tokens_recomputed,
-          ", branches attached again: ", counts.shared_again);
+          ", branches attached again: ", counts.shared_again, ", samples parted: ", counts.parted);
+  MESSAGE("tokens found in the prefix cache: ", counts.stats.num_prefix_tokens_found,
+          ", blocks copied for their beginning: ", counts.stats.num_partial_prefix_blocks,
+          ", evicted: ", counts.stats.num_cached_blocks_evicted, ", pins released: ", counts.stats.num_pins_released);
   CHECK(counts.operations >= 100'000);
   CHECK(counts.preemptions > 1000);  // the pools were small enough to matter
   CHECK(counts.ceilings > 100);
@@ -151,6 +178,11 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   CHECK(counts.stats.num_blocks_copied_on_write > 1000);
   CHECK(counts.stats.num_tokens_recomputed > 1000);
   CHECK(counts.shared_again > 1000);
+  CHECK(counts.parted > 1000);
+  CHECK(counts.stats.num_prefix_tokens_found > 1000);
+  CHECK(counts.stats.num_partial_prefix_blocks > 1000);
+  CHECK(counts.stats.num_cached_blocks_evicted > 1000);
+  CHECK(counts.stats.num_pins_released > 100);
 }
 
 // Twice as much room and many branches; World checks that no rebuild takes more blocks than there were.

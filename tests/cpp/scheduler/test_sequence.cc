@@ -107,7 +107,7 @@ TEST_CASE("a sequence wants its scores before anything of it is computed, or nev
   sequence.append(40);
   sequence.advance(1);
   CHECK(sequence.num_scored() == 2);
-  CHECK(sequence.fork(5, 2).num_scored() == 2);
+  CHECK(sequence.fork(5, 1, 2).num_scored() == 2);
 }
 
 TEST_CASE("a branch has its parent's tokens and shares the blocks that are asked for") {
@@ -116,8 +116,9 @@ TEST_CASE("a branch has its parent's tokens and shares the blocks that are asked
   REQUIRE(kv_cache.reserve(parent.table(), 0, 4));
   parent.advance(3);
   parent.append(40);
-  const Sequence child = parent.fork(5, 2);
+  const Sequence child = parent.fork(5, 3, 2);
   CHECK(child.id() == 5);
+  CHECK(child.branch() == 3);
   CHECK(child.table().owner() == 5);
   CHECK(std::ranges::equal(child.token_ids(), parent.token_ids()));
   CHECK(child.num_prompt_tokens() == 3);

@@ -26,8 +26,8 @@ class Tree {
 
   void fork(std::size_t parent) {
     const SequenceId id = next_id_++;
-    group.sequences.push_back(
-        std::make_unique<Sequence>(branch(parent).fork(id, kv_cache.blocks_for(branch(parent).num_computed_tokens()))));
+    group.sequences.push_back(std::make_unique<Sequence>(
+        branch(parent).fork(id, group.num_branches++, kv_cache.blocks_for(branch(parent).num_computed_tokens()))));
   }
 
   void decode(int steps) {

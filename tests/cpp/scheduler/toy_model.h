@@ -1,4 +1,4 @@
-// A language model small enough to be obvious: the next token is a hash of the branch and its whole context. It runs on
+// A language model small enough to be obvious: the next token is a hash of who asks and the whole context. It runs on
 // a Batch the way a real one does: copies first, then it writes each token into its slot and reads the context back
 // through the block tables, so that one wrong copy, slot, position or table shows in the output.
 #pragma once
@@ -20,8 +20,16 @@ namespace fastpaged::test {
 
 inline constexpr TokenId kVocabSize = 50;
 
-inline TokenId next_token(const std::vector<TokenId>& context, SequenceId branch) {
-  std::uint32_t hash = 2166136261U ^ static_cast<std::uint32_t>(branch);
+// Who asks: all that a draw may depend on beside the context. Two samples of a request, or of two of one seed, may
+// speak alike.
+using Voice = std::uint32_t;
+
+inline Voice voice_of(std::uint64_t seed, std::int32_t sample_index) {
+  return static_cast<Voice>(seed) * 31U + static_cast<Voice>(sample_index) / 2U;
+}
+
+inline TokenId next_token(const std::vector<TokenId>& context, Voice voice) {
+  std::uint32_t hash = 2166136261U ^ voice;
   for (const TokenId token : context) {
     hash = (hash ^ static_cast<std::uint32_t>(token + 1)) * 16777619U;
   }
@@ -35,12 +43,12 @@ struct PlainAnswer {
 };
 
 // context: the branch's tokens so far, num_answered of them its own or its parents' output.
-inline PlainAnswer answer_plainly(std::vector<TokenId> context, std::int64_t num_answered, SequenceId branch,
+inline PlainAnswer answer_plainly(std::vector<TokenId> context, std::int64_t num_answered, Voice voice,
                                   const StopConditions& stop, const SchedulerConfig& config) {
   PlainAnswer answer;
   const std::int64_t capacity = std::int64_t{config.num_blocks} * config.block_size;
   while (std::ssize(context) <= capacity) {
-    const TokenId token = next_token(context, branch);
+    const TokenId token = next_token(context, voice);
     context.push_back(token);
     answer.tokens.push_back(token);
     for (const TokenId end : stop.stop_token_ids) {
@@ -81,20 +89,29 @@ class ToyModel {
     poison(host_, kv_cache.host_pool().free_blocks());
   }
 
-  // branches: whose row each one in batch.sample_rows is.
-  std::vector<SampledToken> run(const Batch& batch, std::span<const SequenceId> branches) {
-    REQUIRE(branches.size() == batch.sample_rows.size());
-    write(batch);
+  // requests: in order of their rows.
+  std::vector<SampledToken> run(const Batch& batch, std::span<const SampleRequest> requests) {
+    const std::vector<std::vector<TokenId>> contexts = compute(batch);
     std::vector<SampledToken> sampled;
+    for (const SampleRequest& request : requests) {
+      const Voice voice = voice_of(request.params.seed, request.sample_index);
+      sampled.push_back({next_token(contexts.at(request.row), voice), true});
+    }
+    return sampled;
+  }
+
+  // What each row of logits comes from: all tokens up to its own, as the cache has them.
+  std::vector<std::vector<TokenId>> compute(const Batch& batch) {
+    write(batch);
+    std::vector<std::vector<TokenId>> contexts;
     std::size_t sequence = 0;
     for (const std::int32_t row : batch.sample_rows) {
       while (batch.query_start[sequence + 1] <= row) {
         ++sequence;
       }
-      const std::vector<TokenId> context = read(batch, sequence, batch.positions[row] + 1);
-      sampled.push_back({next_token(context, branches[sampled.size()]), true});
+      contexts.push_back(read(batch, sequence, batch.positions[row] + 1));
     }
-    return sampled;
+    return contexts;
   }
 
  private:

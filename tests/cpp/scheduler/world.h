@@ -10,12 +10,18 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <set>
+#include <span>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fastpaged/scheduler/batch_builder.h"
 #include "fastpaged/scheduler/scheduler.h"
+#include "kv_cache/slow_kv_cache.h"
 #include "proof_scale.h"
+#include "scheduler/compare.h"
 #include "scheduler/slow_scheduler.h"
 #include "scheduler/toy_model.h"
 
@@ -68,9 +74,31 @@ class World {
 
   void reset() {
     scheduler.reset();
-    slow.reset(scheduler.kv_cache().device_pool().free_blocks(), scheduler.kv_cache().host_pool().free_blocks());
+    slow.reset(all_free(scheduler.kv_cache().device_pool()), all_free(scheduler.kv_cache().host_pool()));
     forget_gone();
     check_drained();
+    check();
+  }
+
+  // A refused pin is an error and changes nothing.
+  void pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root) {
+    if (slow.may_pin(id, tokens)) {
+      slow.pin(id, tokens, root);
+      REQUIRE(scheduler.pin(id, tokens, root) == std::ssize(slow.memory.pins.at(id).blocks));
+    } else {
+      CHECK_THROWS_AS(scheduler.pin(id, tokens, root), std::invalid_argument);
+    }
+    check();
+  }
+
+  void unpin(PinId id) {
+    REQUIRE(scheduler.unpin(id) == slow.unpin(id));
+    check();
+  }
+
+  void reset_prefix_cache() {
+    scheduler.reset_prefix_cache();
+    slow.reset_prefix_cache();
     check();
   }
 
@@ -79,8 +107,9 @@ class World {
     undisturbed_ = undisturbed_ && slow.reported;
     const std::size_t ended_before = slow.unreported.size();
     const GroupId oldest = slow.memory.groups.empty() ? kNobody : slow.memory.groups.begin()->first;
-    slow.schedule();
     SchedulerOutput plan = scheduler.schedule();
+    slow.real_copies = one_by_one(plan.copies);
+    slow.schedule();
     ++num_steps;
     num_preemptions += std::ssize(plan.preempted);
     check_plan(plan);
@@ -104,31 +133,32 @@ class World {
     return !whole;
   }
 
-  // failing: a branch of whose logits one row, if it has any in this step, holds a NaN.
+  // failing: a branch of whose results one, if it has any in this step, is a failure.
   std::vector<SampledToken> run(const SchedulerOutput& plan, SequenceId failing = kNobody) {
     model_.copy(plan.copies);
     model_.poison_free_blocks(scheduler.kv_cache());
     const Batch& batch = builder_.build(plan);
-    const std::vector<SequenceId> branches = check_rows(plan, batch);
-    std::vector<SampledToken> tokens = model_.run(batch, branches);
+    const std::vector<SequenceId> branches = check_requests(plan, batch);
+    std::vector<SampledToken> tokens = model_.run(batch, builder_.sample_requests());
     const std::int64_t num_failing = std::ranges::count(branches, failing);
     std::int64_t until_failure = num_failing == 0 ? -1 : num_steps % num_failing;
-    sampled_.clear();
-    for (std::size_t row = 0; row < tokens.size(); ++row) {
-      tokens[row].ok = branches[row] != failing || until_failure-- != 0;
-      sampled_[branches[row]].push_back(tokens[row].ok ? std::optional(tokens[row].token_id) : std::nullopt);
+    results_.clear();
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i].ok = branches[i] != failing || until_failure-- != 0;
+      results_[branches[i]].push_back(tokens[i].ok ? std::optional(tokens[i].token_id) : std::nullopt);
     }
     return tokens;
   }
 
   void update(const SchedulerOutput& plan, const std::vector<SampledToken>& tokens) {
-    const std::vector<SequenceEvent> expected = slow.update(sampled_);
+    const std::vector<SequenceEvent> expected = slow.update(results_);
     const std::vector<SequenceEvent> events = scheduler.update(plan, tokens);
     REQUIRE(events.size() == expected.size());
     for (std::size_t i = 0; i < events.size(); ++i) {
       check_event(events[i], expected[i]);
-      hear(events[i]);
+      part(events[i]);
     }
+    std::ranges::for_each(events, [&](const SequenceEvent& event) { hear(event); });
     check();
   }
 
@@ -146,13 +176,18 @@ class World {
     check_drained();
   }
 
+  // But for pins.
   void check_drained() const {
     REQUIRE(slow.memory.groups.empty());
     REQUIRE(told_.empty());
     REQUIRE_FALSE(scheduler.has_unfinished());
     REQUIRE(scheduler.num_waiting() + scheduler.num_running() + scheduler.num_swapped() == 0);
     const KVCacheManager& kv_cache = scheduler.kv_cache();
-    REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks());
+    std::set<BlockId> pinned;
+    for (const SlowPin& pin : slow.memory.pins | std::views::values) {
+      pinned.insert(pin.blocks.begin(), pin.blocks.end());
+    }
+    REQUIRE(kv_cache.num_free_blocks() == kv_cache.num_blocks() - std::ssize(pinned));
     REQUIRE(kv_cache.host_pool().num_free() == kv_cache.host_pool().num_blocks());
   }
 
@@ -168,59 +203,90 @@ class World {
   std::int64_t num_branch_tokens = 0;  // prompt and output, each
   std::int64_t num_requests = 0;
   std::int64_t num_scores = 0;  // that are wanted
+  std::int64_t num_parted = 0;  // samples, from the first of their request
 
  private:
   struct Told {
     GroupId group = 0;
     bool alone = true;  // never in company of another branch
     PlainAnswer all;
+    std::vector<PlainAnswer> other_samples = {};  // that are still to part from this one
     std::size_t heard = 0;
     std::int64_t scores_to_come = 0;
   };
 
-  // Whose each row is, once it is clear that the batch has those of the plan, and what is to be done with each.
-  [[nodiscard]] std::vector<SequenceId> check_rows(const SchedulerOutput& plan, const Batch& batch) const {
+  // Whose each result will be, once it is clear that the batch has the plan's rows, and what is to be done with each.
+  [[nodiscard]] std::vector<SequenceId> check_requests(const SchedulerOutput& plan, const Batch& batch) const {
     const std::span<const SampleRequest> requests = builder_.sample_requests();
-    REQUIRE(std::ssize(requests) == plan.num_rows);
+    REQUIRE(std::ssize(requests) == plan.num_results);
     REQUIRE(std::ssize(batch.sample_rows) == plan.num_rows);
     std::vector<SequenceId> branches;
-    std::int64_t first_row = 0;
+    std::int32_t row = 0;
+    std::int64_t first_token = 0;
     for (const ScheduledSequence& planned : plan.scheduled) {
-      const SlowBranch& branch = slow.memory.groups.at(planned.group_id).branches.at(planned.sequence_id);
+      const SlowGroup& group = slow.memory.groups.at(planned.group_id);
+      const SlowBranch& branch = group.branches.at(planned.sequence_id);
       for (std::int64_t i = 0; i < planned.num_tokens; ++i) {
         const std::int64_t position = planned.first_token + i;
         const bool scores = branch.unscored.contains(position);
-        if (scores || position + 1 == std::ssize(branch.tokens)) {
+        const bool samples = position + 1 == std::ssize(branch.tokens);
+        for (std::int32_t draw = 0; draw < (scores ? 1 : samples ? planned.num_draws : 0); ++draw) {
           const SampleRequest& request = requests[branches.size()];
-          REQUIRE(batch.sample_rows[branches.size()] == first_row + i);
+          REQUIRE(request.row == row);
           REQUIRE(request.position == position + 1);
           REQUIRE(request.given == (scores ? std::optional(branch.tokens[position + 1]) : std::nullopt));
+          REQUIRE((scores || request.sample_index == branch.branch + draw));
+          REQUIRE(request.params.seed == group.asked.sampling.seed);
           branches.push_back(planned.sequence_id);
         }
+        if (scores || samples) {
+          REQUIRE(batch.sample_rows[row++] == first_token + i);
+        }
       }
-      first_row += planned.num_tokens;
+      first_token += planned.num_tokens;
     }
-    REQUIRE(std::ssize(branches) == plan.num_rows);
+    REQUIRE(row == plan.num_rows);
+    REQUIRE(std::ssize(branches) == plan.num_results);
     return branches;
   }
 
+  // What the branch will say from here on; and, if its request's samples are still to part, each of them.
   void expect(GroupId id, SequenceId branch_id) {
     const SlowGroup& group = slow.memory.groups.at(id);
     const SlowBranch& branch = group.branches.at(branch_id);
-    const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
-    told_[branch_id] = {.group = id,
-                        .all = answer_plainly(branch.tokens, answered, branch_id, group.stop, scheduler.config()),
-                        .scores_to_come = std::ssize(branch.unscored)};
-    num_scores += std::ssize(branch.unscored);
-    for (auto& [other, told] : told_) {
-      told.alone = told.alone && (told.group != id || group.size() == 1);
+    Told& told = told_[branch_id];
+    told = {.group = id, .all = answer(group, branch, branch.branch), .scores_to_come = std::ssize(branch.unscored)};
+    for (std::int32_t i = 1; i < group.num_draws; ++i) {
+      told.other_samples.push_back(answer(group, branch, i));
+    }
+    for (auto& [other_id, other] : told_) {
+      other.alone = other.alone && (other.group != id || group.counted() == 1);
     }
     const std::int64_t output =
-        std::min<std::int64_t>(group.stop.max_tokens, scheduler.config().max_model_len - branch.prompt);
-    ++num_branches;
+        std::min<std::int64_t>(group.asked.stop.max_tokens, scheduler.config().max_model_len - branch.prompt);
     num_requests += group.size() == 1 ? 1 : 0;
-    num_output_tokens += output;
-    num_branch_tokens += branch.prompt + output;
+    num_scores += told.scores_to_come;
+    num_branches += group.num_draws;
+    num_output_tokens += group.num_draws * output;
+    num_branch_tokens += group.num_draws * (branch.prompt + output);
+  }
+
+  [[nodiscard]] PlainAnswer answer(const SlowGroup& group, const SlowBranch& branch, std::int32_t sample_index) const {
+    const std::int64_t answered = std::ssize(branch.tokens) - branch.prompt;
+    const Voice voice = voice_of(group.asked.sampling.seed, sample_index);
+    return answer_plainly(branch.tokens, answered, voice, group.asked.stop, scheduler.config());
+  }
+
+  // Samples that have parted from the first one are heard from now on.
+  void part(const SequenceEvent& event) {
+    if (event.sequence_id != event.parent_id) {
+      const Told& parent = told_.at(event.parent_id);
+      REQUIRE(parent.heard == 0);
+      REQUIRE(std::cmp_less_equal(event.branch, parent.other_samples.size()));
+      told_[event.sequence_id] = {
+          .group = event.group_id, .alone = false, .all = parent.other_samples.at(event.branch - 1)};
+      ++num_parted;
+    }
   }
 
   void forget_gone() {
@@ -255,19 +321,6 @@ class World {
     told_.erase(event.sequence_id);
   }
 
-  static void check_event(const SequenceEvent& event, const SequenceEvent& expected) {
-    REQUIRE(event.group_id == expected.group_id);
-    REQUIRE(event.sequence_id == expected.sequence_id);
-    REQUIRE(event.num_scores == expected.num_scores);
-    REQUIRE((event.num_scores == 0 || event.score_row == expected.score_row));
-    REQUIRE(event.has_token == expected.has_token);
-    REQUIRE((!event.has_token || event.sample_row == expected.sample_row));
-    REQUIRE((!event.has_token || event.token_id == expected.token_id));
-    REQUIRE(event.finished == expected.finished);
-    REQUIRE(event.group_finished == expected.group_finished);
-    REQUIRE((!event.finished || event.finish_reason == expected.finish_reason));
-  }
-
   void check_plan(const SchedulerOutput& plan) const {
     const SchedulerOutput& expected = slow.plan;
     REQUIRE(plan.scheduled == expected.scheduled);
@@ -277,15 +330,11 @@ class World {
     REQUIRE(plan.num_tokens == expected.num_tokens);
     REQUIRE(plan.num_samples == expected.num_samples);
     REQUIRE(plan.num_rows == expected.num_rows);
+    REQUIRE(plan.num_results == expected.num_results);
     REQUIRE(plan.num_tokens <= scheduler.config().max_num_batched_tokens);
     REQUIRE((scheduler.config().max_num_rows == 0 || plan.num_rows <= scheduler.config().max_num_rows));
-    std::vector<BlockCopy> copies;
-    for (const BlockCopy& copy : plan.copies) {
-      for (std::int32_t i = 0; i < copy.num_blocks; ++i) {
-        copies.push_back({copy.kind, copy.source + i, copy.destination + i, 1});
-      }
-    }
-    REQUIRE(copies == expected.copies);
+    REQUIRE(one_by_one(plan.copies) == expected.copies);
+    REQUIRE(plan.cached == expected.cached);
     REQUIRE(plan.ended.size() == expected.ended.size());
     for (std::size_t i = 0; i < plan.ended.size(); ++i) {
       check_event(plan.ended[i], expected.ended[i]);
@@ -301,8 +350,7 @@ class World {
     }
     scheduler.check_invariants();
     const SlowMemory& memory = slow.memory;
-    REQUIRE(std::ranges::equal(scheduler.kv_cache().device_pool().free_blocks(), memory.device));
-    REQUIRE(std::ranges::equal(scheduler.kv_cache().host_pool().free_blocks(), memory.host));
+    check_blocks(scheduler, memory);
     REQUIRE(scheduler.num_waiting() == std::ssize(slow.ids(GroupState::kWaiting)));
     REQUIRE(scheduler.num_running() == std::ssize(slow.ids(GroupState::kRunning)));
     REQUIRE(scheduler.num_swapped() == std::ssize(slow.ids(GroupState::kSwapped)));
@@ -313,32 +361,9 @@ class World {
     }
   }
 
-  static void check_group(const SequenceGroup& group, const SlowGroup& expected) {
-    REQUIRE(group.state == expected.state);
-    REQUIRE(group.num_preemptions == expected.num_preemptions);
-    REQUIRE(group.num_sequences() == expected.size());
-    std::size_t index = 0;
-    for (const auto& [id, branch] : expected.branches) {
-      const Sequence& sequence = *group.sequences[index++];
-      REQUIRE(sequence.id() == id);
-      REQUIRE(sequence.num_prompt_tokens() == branch.prompt);
-      REQUIRE(std::ranges::equal(sequence.token_ids(), branch.tokens));
-      REQUIRE(sequence.num_computed_tokens() == branch.computed);
-      REQUIRE(branch.prompt - 1 - sequence.num_scored() == std::ssize(branch.unscored));
-      REQUIRE(std::ranges::equal(sequence.table().blocks(), branch.blocks));
-      REQUIRE((sequence.rebuild().from != nullptr) == branch.waits_for.has_value());
-      if (branch.waits_for) {
-        REQUIRE(sequence.rebuild().from->id() == branch.waits_for);
-        REQUIRE(sequence.rebuild().num_tokens == branch.common);
-      }
-    }
-    // Rebuilding its tree, a group never needs more blocks than it held.
-    REQUIRE((expected.size() == 1 || expected.decodes() || std::ssize(expected.held()) <= expected.rebuild_limit));
-  }
-
   BatchBuilder builder_;
   ToyModel model_;
-  SlowScheduler::Rows sampled_;
+  SlowScheduler::Results results_;
   std::map<SequenceId, Told> told_;  // branches still to be answered
   bool undisturbed_ = true;          // nothing was forced, no plan forgotten
 };

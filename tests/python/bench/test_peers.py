@@ -9,6 +9,7 @@ from pathlib import Path
 import peers
 import pytest
 from peer_process import Measured, PeerError, PeerProcess, PeerSpec
+from peers_first_token import ColdAndWarm, measure_first_tokens, num_shared_tokens
 from peers_report import OURS, Spread, WorkloadResult, metric_of
 from workloads import Request
 
@@ -16,6 +17,7 @@ Start = Callable[..., PeerProcess]
 
 ADAPTERS = Path(peers.__file__).with_name("peer_adapters")
 REQUESTS = [Request(prompt=[5, 6, 7], out=3), Request(prompt=[9], out=2)]
+# Its first token takes 4 s if it has forgotten what was before, and 1 s if not.
 ENGINE = """
 import sys, time
 sys.path.insert(0, {adapters!r})
@@ -24,9 +26,12 @@ class Engine(adapter.Engine):
     def prepare(self, requests):
         print("noise on stdout")
         return "an engine"
+    def fresh(self):
+        self.ttft_s = 4.0
     def run(self, requests):
+        ttft_s, self.ttft_s = (getattr(self, "ttft_s", None), 1.0) if len(requests) == 1 else (None, 1.0)
         {body}
-        return adapter.Run(0.5, None, [[token + 1 for token in range(r["out"])] for r in requests])
+        return adapter.Run(0.5, ttft_s, [[token + 1 for token in range(r["out"])] for r in requests])
 adapter.serve(Engine)
 """
 
@@ -92,6 +97,31 @@ def test_rounds_go_on_without_a_peer_that_fails_and_end_without_fastpaged(start:
     assert failures == {"bad": "ended with status 1: RuntimeError: cannot"}
     with pytest.raises(SystemExit, match="fastpaged: ended with status 1: RuntimeError: cannot"):
         peers.run_rounds("w", REQUESTS, [start(OURS, "raise RuntimeError('cannot')")], 1)
+
+
+SHARING = [Request(prompt=[*range(64), own, own], out=8) for own in (70, 80, 90)]
+
+
+def test_first_tokens_are_measured_cold_and_then_warm_on_two_requests_that_begin_alike(start: Start) -> None:
+    ours, bad = start(OURS), start("bad", "if len(requests) == 1: raise RuntimeError('cannot')")
+    said: list[str] = []
+    for peer in (ours, bad):
+        peer.prepare(SHARING)
+    found = measure_first_tokens(SHARING, [ours, bad], 2, said.append)
+    assert found.runs == {OURS: [ColdAndWarm(4.0, 1.0)] * 2}
+    assert found.failures == {"bad": "ended with status 1: RuntimeError: cannot"}
+    assert (found.num_shared, found.num_own) == (64, 2)
+    assert len(said) == 3
+    text = found.markdown()
+    assert "| an engine | 4000 [4000-4000] | 1000 [1000-1000] | 4.00 [4.00-4.00] x |" in text
+    assert text.endswith("bad has no first tokens: ended with status 1: RuntimeError: cannot\n")
+
+
+def test_prompts_share_what_all_of_them_begin_with_if_it_is_long_enough() -> None:
+    assert num_shared_tokens(SHARING) == 64
+    assert num_shared_tokens([*SHARING, Request(prompt=list(range(63)), out=1)]) == 0
+    assert num_shared_tokens(SHARING[:1]) == 0
+    assert num_shared_tokens(REQUESTS) == 0
 
 
 def run(wall_s: float, ttft_s: float | None = None, tokens: tuple[int, ...] = (1, 2, 3)) -> Measured:

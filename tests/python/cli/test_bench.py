@@ -66,6 +66,26 @@ def test_latency_gives_every_run_and_percentiles(
     assert "P99 latency (s):" in capsys.readouterr().out
 
 
+def test_what_was_found_in_the_prefix_cache_is_reported(
+    tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = [5 + i for i in range(32)]
+    workload.write_text(json.dumps([{"prompt": [*shared, 70 + i], "out": 2} for i in range(2)]), encoding="utf-8")
+    out = tmp_path / "out.json"
+    for options, cache, printed in (
+        ([], {"enabled": True, "num_cached_tokens": 32, "hit_rate": 32 / 66}, "32 (48.5 %)"),
+        (
+            ["--no-enable-prefix-caching"],
+            {"enabled": False, "num_cached_tokens": 0, "hit_rate": 0.0},
+            "none (it is off)",
+        ),
+    ):
+        assert bench("throughput", tiny_llama, workload, "--repeat", "2", "--json", str(out), *options) == 0
+        assert json.loads(out.read_text(encoding="utf-8"))["prefix_cache"] == cache
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Prompt tokens found")]
+        assert line.endswith(printed)
+
+
 def test_answers_cut_short_are_no_success(
     tiny_llama: Path, workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -238,10 +238,13 @@ def test_every_command_has_every_engine_option_under_its_field_s_name(start: lis
         "tokenizer": "t", "revision": "v1", "download_dir": "d", "load_format": "gguf", "dtype": "float32",
         "max_model_len": -1, "block_size": 8, "num_blocks": 9, "kv_cache_memory_bytes": 1000, "max_num_seqs": 3,
         "max_num_batched_tokens": 64, "swap_space": 0.5, "preemption_mode": "swap", "num_threads": 2, "isa": "scalar",
+        "pinned_prefix_budget": 0.5,
     }  # fmt: skip
-    assert {*values, "packed_cache", "async_scheduling"} == set(ENGINE_FIELDS)
+    assert {*values, "packed_cache", "async_scheduling", "enable_prefix_caching"} == set(ENGINE_FIELDS)
     options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]
     assert engine_arguments(_parser().parse_args([*start, *options])) == values
     assert engine_arguments(_parser().parse_args([*start, "--no-packed-cache"])) == {"packed_cache": False}
     assert engine_arguments(_parser().parse_args([*start, "--async-scheduling"])) == {"async_scheduling": True}
+    for option, caching in (("--enable-prefix-caching", True), ("--no-enable-prefix-caching", False)):
+        assert engine_arguments(_parser().parse_args([*start, option])) == {"enable_prefix_caching": caching}
     assert engine_arguments(_parser().parse_args(start)) == {}

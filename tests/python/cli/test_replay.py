@@ -121,8 +121,19 @@ def test_a_replay_that_is_interrupted_leaves_no_clerk_behind() -> None:
 
 
 def test_blocks_of_requests_that_end_in_their_first_step_are_seen() -> None:
-    run = replay(toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65, 66, 67, 68, 69], 1)] * 8)
+    run = replay(
+        toy_engine(num_blocks=64, block_size=4), [WorkloadRequest([65 + i, 66, 67, 68, 69], 1) for i in range(8)]
+    )
     assert (run.num_steps, run.max_num_running, run.max_blocks_in_use) == (1, 8, 16)
+
+
+def test_no_run_is_served_by_an_earlier_one_and_what_requests_share_is_counted() -> None:
+    engine = toy_engine(num_blocks=64, block_size=4)
+    shared = [65, 70, 66, 71, 67, 72, 68, 73]
+    workload = [WorkloadRequest([*shared, 74 + i, 80], 3) for i in range(4)]
+    runs = [replay(engine, workload) for _ in range(3)]
+    assert [run.scheduler["num_prefix_tokens_found"] for run in runs] == [3 * 8] * 3
+    assert [run.scheduler["num_prefix_tokens_looked_up"] for run in runs] == [4 * 10] * 3
 
 
 def test_answers_that_the_pool_cuts_short_are_counted() -> None:

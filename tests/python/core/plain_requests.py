@@ -17,11 +17,17 @@ class PlainBranch:
     parent: PlainBranch | None = None
     num_inherited: int = 0  # tokens that were computed before the fork, by the parent or its own ancestors
     most_computed: int = 0  # tokens ever computed or inherited: those below are recomputed if planned again
+    voice: int | None = None  # who speaks: the sequence itself, unless it is one of a request's samples
 
     def fork(self, sequence_id: int) -> PlainBranch:
         """A branch forked off when all but the last known token are computed."""
         computed = len(self.context) - 1
         return PlainBranch(sequence_id, self.context[:], self, computed, computed)
+
+    def part(self, sequence_id: int, voice: int) -> PlainBranch:
+        """Another sample of the same prompt, which is computed, and no token answered yet."""
+        computed = len(self.context)
+        return PlainBranch(sequence_id, self.context[:], self, computed, computed, voice)
 
     def writer(self, position: int) -> int:
         """Which sequence wrote this position of the context, itself or an ancestor."""
@@ -31,7 +37,7 @@ class PlainBranch:
         return branch.sequence_id
 
     def next(self) -> int:
-        return next_token(self.context, self.sequence_id)
+        return next_token(self.context, self.sequence_id if self.voice is None else self.voice)
 
     def compute(self, first_token: int, num_tokens: int) -> int:
         """These tokens are computed. Returns how many of them for another time."""
@@ -48,7 +54,18 @@ class PlainRequest:
     prompt: list[int]
     max_tokens: int
     stop_token_ids: Collection[int]
+    num_samples: int = 1  # that are still to part, drawn from the prompt's last row
+    seed: int = 0
     branches: dict[int, PlainBranch] = field(default_factory=dict)
+
+    def voice(self, sample: int) -> int:
+        """Of one of several samples; neighbours speak alike, and so do requests of one seed."""
+        return 1_000_000 + 1000 * self.seed + sample // 2
+
+    @property
+    def num_counted(self) -> int:
+        """Branches, those to come included."""
+        return max(len(self.branches), self.num_samples)
 
     def finish_reason(self, branch: PlainBranch, max_model_len: int) -> str | None:
         """Why a branch ends after its last token, if it does."""
@@ -59,7 +76,7 @@ class PlainRequest:
 
     def num_steps_allowed(self) -> int:
         """This request's share of the bound that the scheduler states."""
-        return len(self.prompt) + 2 * self.max_tokens * len(self.branches) + 1
+        return len(self.prompt) + (2 * self.max_tokens + 1) * self.num_counted
 
 
 def num_blocks_needed(branches: Sequence[PlainBranch], num_tokens: int, block_size: int) -> int:

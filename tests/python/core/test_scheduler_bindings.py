@@ -209,11 +209,11 @@ def test_what_is_no_integer_is_a_type_error_that_names_the_argument() -> None:
         scheduler.abort(1.5)  # type: ignore[arg-type]
 
 
-def test_a_plan_is_updated_once_with_a_token_per_row() -> None:
+def test_a_plan_is_updated_once_with_a_token_per_draw() -> None:
     scheduler = make_scheduler()
     scheduler.add(1, [4], make_sampling(), 3, [])
     plan = scheduler.schedule()
-    with pytest.raises(ValueError, match="tokens must have one entry per row of logits: the plan has 1, got 2"):
+    with pytest.raises(ValueError, match="tokens must have one entry per score and draw: the plan has 1, got 2"):
         scheduler.update_tokens(plan, [1, 2])
     assert len(scheduler.update_tokens(plan, [1])) == 1
     with pytest.raises(ValueError, match="plan must be the last one and not updated yet"):

@@ -7,59 +7,28 @@ from collections import Counter
 from typing import Any
 
 from core.plain_requests import PlainBranch, PlainRequest, num_blocks_needed
-from core.toy_model import VOCAB_SIZE, ToyModel
+from core.prefix_rules import ROOTS, PrefixRules, text
+from core.scheduler_strategies import MODES, configs
+from core.toy_model import VOCAB_SIZE, ToyModel, next_token
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from fastpaged._core import BatchBuilder, SamplingParams, Scheduler, SchedulerOutput, SchedulerPolicy, SequenceEvent
+from fastpaged._core import BatchBuilder, SamplingParams, Scheduler, SchedulerOutput, SequenceEvent
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
-MODES = st.sampled_from(["recompute", "swap", "by_branches"])
 BLOCKS_COPIED = {
     "swap_out": "num_blocks_swapped_out",
     "swap_in": "num_blocks_swapped_in",
     "copy_on_write": "num_blocks_copied_on_write",
 }
 STATS = (
-    "num_preemptions", "num_groups_swapped_out", "num_groups_swapped_in", "num_tokens_recomputed",
+    "num_preemptions", "num_groups_swapped_out", "num_groups_swapped_in", "num_prefix_tokens_found",
     *BLOCKS_COPIED.values(),
 )  # fmt: skip
 
 
-@st.composite
-def policies(draw: st.DrawFn) -> SchedulerPolicy:
-    if draw(st.integers(0, 3)) == 0:
-        return SchedulerPolicy.paper_2023()
-    chunked_prefill = draw(st.sampled_from([True, True, False]))
-    return SchedulerPolicy(
-        preemption_mode=draw(MODES),
-        chunked_prefill=chunked_prefill,
-        long_prefill_token_threshold=draw(st.integers(0, 4)) if chunked_prefill else 0,
-        watermark=draw(st.sampled_from([0.0, 0.01, 0.3, 0.9])),
-        counts_running_needs=draw(st.booleans()),
-        block_per_branch=draw(st.booleans()),
-        swapped_before_waiting=draw(st.booleans()),
-    )
-
-
-@st.composite
-def configs(draw: st.DrawFn) -> dict[str, Any]:
-    policy = draw(policies())
-    max_model_len = draw(st.sampled_from([2, 5, 12, 20, 40, 60]))
-    least_tokens = 1 if policy.chunked_prefill else max_model_len
-    return {
-        "num_blocks": draw(st.sampled_from([3, 4, 5, 6, 8, 10, 12])),
-        "block_size": draw(st.sampled_from([1, 2, 3, 4])),
-        "num_host_blocks": draw(st.sampled_from([0, 2, 6, 12])),
-        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 6, 8])),
-        "max_num_batched_tokens": least_tokens + draw(st.sampled_from([0, 1, 3, 7, 15])),
-        "max_model_len": max_model_len,
-        "policy": policy,
-    }
-
-
-class SchedulerMachine(RuleBasedStateMachine):
+class SchedulerMachine(PrefixRules):
     """requests: the unfinished ones. A plan is open from schedule() to its update(), or the next schedule()."""
 
     @initialize(config=configs())
@@ -75,7 +44,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.num_interruptions = 0  # preemptions by force, and plans forgotten
         self.forced: set[int] = set()  # to be preempted by the next plan
         self.open = False
-        self.sampling: list[tuple[int, int]] = []  # group and sequence of each sampling row of the open plan
+        # Group and sequence of each sampling row of the open plan, and how many tokens are drawn from it.
+        self.sampling: list[tuple[int, int, int]] = []
+        self.pinned = set()
         self.gone: dict[int, tuple[PlainRequest, PlainBranch]] = {}  # taken away since the last update, by sequence
         self.ready: set[int] = set()  # groups that the last update left with one token to compute in each branch
 
@@ -88,14 +59,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(data.draw(st.integers(1, 4), label="count")):
             group_id = self.num_added = self.num_added + 1
             length = data.draw(st.sampled_from([n for n in (1, 2, 3, 5, 9, 17) if n <= longest]), label="length")
-            prompt = [(7 * group_id + 3 * i) % VOCAB_SIZE for i in range(length)]
+            which = data.draw(st.sampled_from([0, 0, 1, group_id]), label="text")
+            prompt = text(which, length)
             max_tokens = data.draw(st.sampled_from([1, 2, 6, 15, 60]), label="max_tokens")
             stop_token_ids = data.draw(st.lists(TOKENS, max_size=1), label="stop_token_ids")
-            request = PlainRequest(prompt, max_tokens, stop_token_ids)
+            most = min(self.config["max_num_seqs"], self.config["max_num_batched_tokens"], 4)
+            num_samples = data.draw(st.sampled_from([n for n in (1, 1, 2, 4) if n <= most]), label="num_samples")
+            root = data.draw(ROOTS, label="cache_root")
+            request = PlainRequest(prompt, max_tokens, stop_token_ids, num_samples, seed=group_id % 2)
             sampling = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0, num_logprobs=None)
-            self.scheduler.add(group_id, prompt, sampling, max_tokens, stop_token_ids)
+            self.scheduler.add(
+                group_id, prompt, sampling, max_tokens, stop_token_ids, num_samples=num_samples, cache_root=root
+            )
             (sequence_id,) = self.scheduler.sequences(group_id)
-            request.branches[sequence_id] = PlainBranch(sequence_id, prompt[:])
+            request.branches[sequence_id] = PlainBranch(sequence_id, prompt[:], voice=request.voice(0))
             self.requests[group_id] = request
 
     @precondition(lambda self: len(self.requests) > 2)
@@ -149,16 +126,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         """A request that has just decoded may be forked, if the limits allow it; none may while a plan is open."""
         branches = self.requests[group_id].branches
         parent = branches[data.draw(st.sampled_from(list(branches)), label="sequence_id")]
-        num_branches = sum(len(request.branches) for request in self.requests.values())
+        num_branches = sum(request.num_counted for request in self.requests.values())
         within_limits = (
             num_branches < self.config["max_num_seqs"] and len(branches) < self.config["max_num_batched_tokens"]
         )
+        unparted = self.requests[group_id].num_samples > 1
         try:
             child = self.scheduler.fork(group_id, parent.sequence_id)
         except ValueError:
-            assert self.open or group_id not in self.ready or not within_limits
+            assert self.open or group_id not in self.ready or not within_limits or unparted
             return
         assert not self.open
+        assert not unparted
         assert child not in branches
         branches[child] = parent.fork(child)
 
@@ -258,6 +237,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.counted["num_preemptions"] += len(plan.preempted)
         self.counted["num_groups_swapped_out"] += len(plan.swapped_out)
         self.counted["num_groups_swapped_in"] += len(plan.swapped_in)
+        self.counted["num_prefix_tokens_found"] += sum(num_tokens for _, num_tokens in plan.cached)
         self.check_plan(plan)
         self.forced.clear()
         self.must_end_something = had_work and plan.num_tokens == 0
@@ -282,36 +262,67 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert first + count <= num_known
             assert policy.chunked_prefill or first + count >= num_known - 1
             if first + count == num_known:
-                self.sampling.append((group_id, sequence_id))
-        assert plan.num_samples == len(self.sampling)
-        for group_id in {group_id for group_id, _ in self.sampling}:  # all branches, or none
-            assert [there for group, there in self.sampling if group == group_id] == self.scheduler.sequences(group_id)
+                self.sampling.append((group_id, sequence_id, self.requests[group_id].num_samples))
+        assert plan.num_samples == plan.num_rows == len(self.sampling)
+        assert plan.num_results == sum(num_draws for _, _, num_draws in self.sampling)
+        for group_id in {group_id for group_id, _, _ in self.sampling}:  # all branches, or none
+            branches = [there for group, there, _ in self.sampling if group == group_id]
+            assert branches == self.scheduler.sequences(group_id)
+        for group_id, num_tokens in plan.cached:
+            assert num_tokens < len(self.requests[group_id].prompt)
+            assert self.config["prefix_caching"] or num_tokens == 0
 
     def run(self, plan: SchedulerOutput) -> list[int]:
+        """A token for each draw, of what the cache really has."""
         self.model.copy(plan.copies)
         self.poison()
-        return self.model.run(self.builder.build(plan), plan.scheduled_sequences)
+        contexts = self.model.compute(self.builder.build(plan))
+        tokens = []
+        for (group_id, sequence_id, num_draws), (i, context) in zip(self.sampling, contexts, strict=True):
+            assert plan.scheduled_sequences[i] == sequence_id
+            request = self.requests[group_id]
+            voice = request.branches[sequence_id].voice
+            voices = [sequence_id if voice is None else voice]
+            tokens += [next_token(context, one) for one in voices + [request.voice(j) for j in range(1, num_draws)]]
+        return tokens
 
     def update(self, plan: SchedulerOutput, tokens: list[int | None]) -> None:
-        there = [
-            (row, group, sequence) for row, (group, sequence) in enumerate(self.sampling) if self.is_here(sequence)
-        ]
+        draws = []  # group, sequence, place among the tokens, and which sample, of all who are still here
+        place = 0
+        for group_id, sequence_id, num_draws in self.sampling:
+            if self.is_here(sequence_id):
+                draws += [(group_id, sequence_id, place + sample, sample) for sample in range(num_draws)]
+            place += num_draws
         for (group_id, first, count), sequence_id in zip(plan.scheduled, plan.scheduled_sequences, strict=True):
             if self.is_here(sequence_id):
                 branch = self.requests[group_id].branches[sequence_id]
                 self.counted["num_tokens_recomputed"] += branch.compute(first, count)
         events = self.scheduler.update_tokens(plan, tokens)
         assert events or not self.must_end_something
-        num_ended = len(events) - len(there)
+        num_ended = len(events) - len(draws)
         for event in events[:num_ended]:
             self.note_end_while_planning(event)
-        for event, (row, _, sequence_id) in zip(events[num_ended:], there, strict=True):
-            assert event.sequence_id == sequence_id
-            self.note_sample(event, row, tokens[row])
+        answers = events[num_ended:]
+        for i, (event, (group_id, sequence_id, place, sample)) in enumerate(zip(answers, draws, strict=True)):
+            request = self.requests[group_id]
+            assert (event.group_id, event.parent_id) == (group_id, sequence_id)
+            assert (event.sequence_id == event.parent_id) == (sample == 0)
+            if request.num_samples > 1:
+                self.part(request, answers[i : i + request.num_samples])
+            self.note_sample(event, place, tokens[place])
         self.open = False
         self.gone.clear()
-        self.ready = {group_id for _, group_id, _ in there if group_id in self.requests}
+        self.ready = {group_id for group_id, _, _, _ in draws if group_id in self.requests}
         self.check_sharing()
+
+    def part(self, request: PlainRequest, events: list[SequenceEvent]) -> None:
+        """Each sample but the first is a branch of its own from now on, and has not answered yet."""
+        parent = request.branches[events[0].sequence_id]
+        assert [event.branch for event in events] == list(range(request.num_samples))
+        for sample, event in enumerate(events[1:], start=1):
+            assert event.sequence_id not in request.branches
+            request.branches[event.sequence_id] = parent.part(event.sequence_id, request.voice(sample))
+        request.num_samples = 1
 
     def is_here(self, sequence_id: int) -> bool:
         return sequence_id not in self.gone
@@ -359,7 +370,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 num_blocks_needed(branches, len(branches[0].context) - 1, self.block_size)
                 for branches in (list(self.requests[group_id].branches.values()) for group_id in self.ready)
             )
-            assert self.scheduler.num_blocks - self.scheduler.num_free_blocks == needed
+            held = self.scheduler.num_blocks - self.scheduler.num_free_blocks
+            assert held <= needed + self.num_pinned() if self.config["prefix_caching"] else held == needed
 
     @invariant()
     def nothing_is_broken(self) -> None:
@@ -368,6 +380,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         scheduler = self.scheduler
         scheduler.check_invariants()
         assert {name: getattr(scheduler.stats, name) for name in STATS} == {name: self.counted[name] for name in STATS}
+        again = scheduler.stats.num_tokens_recomputed - self.counted["num_tokens_recomputed"]
+        assert again == 0 or (again > 0 and self.config["prefix_caching"])  # what was found, lost and then computed
+        assert {pin.id for pin in scheduler.pins()} == self.pinned
         num_groups = scheduler.num_waiting + scheduler.num_running + scheduler.num_swapped
         if self.open:  # some may have ended, and wait for the update to say so
             assert num_groups <= len(self.requests)
@@ -381,10 +396,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.all_is_free()
 
     def all_is_free(self) -> None:
-        assert sorted(self.scheduler.free_blocks().tolist()) == list(range(self.num_blocks))
-        assert sorted(self.scheduler.free_host_blocks().tolist()) == list(range(self.config["num_host_blocks"]))
-        assert self.scheduler.num_free_blocks == self.scheduler.num_blocks == self.num_blocks
-        assert self.scheduler.num_free_host_blocks == self.scheduler.num_host_blocks == self.config["num_host_blocks"]
+        """But for pins."""
+        scheduler = self.scheduler
+        free = sorted(scheduler.free_blocks().tolist() + scheduler.cached_free_blocks().tolist())
+        assert len(set(free)) == len(free) == scheduler.num_free_blocks
+        assert set(free) <= set(range(self.num_blocks))
+        assert self.num_blocks - len(free) <= self.num_pinned()
+        assert sorted(scheduler.free_host_blocks().tolist()) == list(range(self.config["num_host_blocks"]))
+        assert scheduler.num_free_host_blocks == scheduler.num_host_blocks == self.config["num_host_blocks"]
 
     def teardown(self) -> None:
         """Left alone, all come to their end within the bound that the scheduler states."""
@@ -399,7 +418,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.update(plan, list(self.run(plan)))
         assert not self.requests
         self.open = False
+        for pin_id in sorted(self.pinned):
+            assert self.scheduler.unpin(pin_id)
+        self.pinned.clear()
         self.nothing_is_broken()
+        assert self.scheduler.num_free_blocks == self.num_blocks
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -27,9 +27,10 @@ def test_the_packed_numbers_are_those_of_the_events() -> None:
     logits = np.zeros((plan.num_rows, 16), np.float32)
     logits[0, 5] = logits[-2, 6] = 1.0
     events = scheduler.update(plan, sampler.sample(logits, builder.build(plan)))
-    rows = list(struct.iter_unpack("=2Q6q", events.packed))
+    rows = list(struct.iter_unpack("=2Q7qQqd", events.packed))
     assert len(rows) == len(events) == 3
     reasons = list(_core.FinishReason.__members__)
+    kinds = list(_core.EventKind.__members__)
     for row, event in zip(rows, events, strict=True):
         assert row[:2] == (event.group_id, event.sequence_id)
         assert row[2] == (-1 if event.token_id is None else event.token_id)
@@ -37,6 +38,8 @@ def test_the_packed_numbers_are_those_of_the_events() -> None:
         assert event.score_rows is None or row[4:6] == event.score_rows
         assert row[6] == (-1 if event.finish_reason is None else reasons.index(event.finish_reason.name))
         assert row[7] == event.group_finished
+        assert row[8] == kinds.index(event.kind.name)
+        assert row[9:] == (event.parent_id, event.branch, event.score)
     assert [row[2] for row in rows] == [5, 6, 0]
     assert [row[6] for row in rows] == [reasons.index("LENGTH"), -1, reasons.index("STOP")]
     assert scheduler.schedule().let_in == []

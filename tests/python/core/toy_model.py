@@ -53,11 +53,15 @@ class ToyModel:
 
     def run(self, batch: Batch, sequence_ids: Sequence[int]) -> list[int]:
         """One token per sampling row. sequence_ids: who each of the batch's sequences is."""
+        return [next_token(context, sequence_ids[i]) for i, context in self.compute(batch)]
+
+    def compute(self, batch: Batch) -> list[tuple[int, list[int]]]:
+        """Of each sampling row which of the batch's sequences it is, and all its tokens, as the cache has them."""
         assert len(set(batch.slot_mapping.tolist())) == len(batch.slot_mapping)
         self._device.reshape(-1, 2)[batch.slot_mapping] = np.stack([batch.token_ids, batch.positions], axis=1)
         sequences = np.searchsorted(batch.query_start, batch.sample_rows, side="right") - 1
         assert (batch.query_start[sequences + 1] == batch.sample_rows + 1).all()
-        return [next_token(self._context(batch, int(i)), sequence_ids[i]) for i in sequences]
+        return [(i, self._context(batch, i)) for i in sequences.tolist()]
 
     def _context(self, batch: Batch, sequence: int) -> list[int]:
         positions = np.arange(batch.context_lens[sequence])

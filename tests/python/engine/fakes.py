@@ -72,6 +72,11 @@ class ToyStream:
     def finish(self) -> str:
         return self._held
 
+    def copy(self) -> ToyStream:
+        other = ToyStream(self._tokenizer, self._skip)
+        other._held = self._held
+        return other
+
 
 class ToyWorker:
     """Stands where Worker stands; its logits come from toy_logits, so that it has no blocks to copy."""
@@ -122,6 +127,8 @@ def toy_engine(
     seed: int = 0,
     max_logprobs: int = 20,
     async_scheduling: bool = False,
+    enable_prefix_caching: bool = True,
+    pinned_prefix_budget: float = 0.25,
 ) -> LLMEngine:
     """An engine around the toy model."""
     config = EngineConfig(
@@ -133,6 +140,8 @@ def toy_engine(
         seed=seed,
         max_logprobs=max_logprobs,
         async_scheduling=async_scheduling,
+        enable_prefix_caching=enable_prefix_caching,
+        pinned_prefix_budget=pinned_prefix_budget,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]

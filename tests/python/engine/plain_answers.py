@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine.fakes import ToyTokenizer
+from engine.fakes import ToyTokenizer, toy_engine
 
 from fastpaged import _core
+from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams
@@ -47,7 +48,25 @@ class EagerTokenizer(ToyTokenizer):
     """The toy tokenizer with a stream that holds nothing back."""
 
     def text_stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> Any:
-        return SimpleNamespace(push=chr, finish=lambda: "")
+        return EagerStream()
+
+
+class EagerStream:
+    def push(self, token_id: int) -> str:
+        return chr(token_id)
+
+    def finish(self) -> str:
+        return ""
+
+    def copy(self) -> EagerStream:
+        return self
+
+
+def eager_engine(**engine_args: Any) -> LLMEngine:
+    """The toy engine with that tokenizer's text."""
+    engine = toy_engine(**engine_args)
+    engine.tokenizer.text_stream = EagerTokenizer().text_stream  # type: ignore[method-assign]
+    return engine
 
 
 class EndedSequences:
@@ -55,6 +74,7 @@ class EndedSequences:
 
     def __init__(self) -> None:
         self.ended: list[tuple[int, ...]] = []
+        self.num_answered = 0  # steps of beam searches of which it was told which beams had stopped
 
     def abort(self, group_id: int) -> bool:
         self.ended.append((group_id,))
@@ -64,15 +84,47 @@ class EndedSequences:
         self.ended.append((group_id, sequence_id))
         return True
 
+    def finish_beams(self, group_id: int, sequence_ids: Sequence[int]) -> bool:
+        self.num_answered += 1
+        self.ended += [(group_id, sequence_id) for sequence_id in sequence_ids]
+        return bool(sequence_ids)
+
 
 @dataclass(frozen=True)
-class OneEvent:
-    """StepEvents of one sequence."""
+class Events:
+    """StepEvents, as many as `count` says there are."""
 
     packed: bytes
+    count: int = 1
 
     def __len__(self) -> int:
-        return 1
+        return self.count
+
+
+def packed_event(
+    *,
+    token_id: int | None = None,
+    reason: str | None = None,
+    group_id: int = 7,
+    sequence_id: int = 70,
+    parent_id: int | None = None,
+    kind: str = "SAMPLE",
+    branch: int = 0,
+    score: float = 0.0,
+    sample_row: int = 0,
+    group_finished: bool | None = None,
+) -> bytes:
+    """One event of StepEvents.packed. group_finished: None for whether it has a reason."""
+    return struct.pack(
+        "=2Q7qQqd", group_id, sequence_id, -1 if token_id is None else token_id, sample_row, 0, 0,
+        -1 if reason is None else _FINISH_REASONS.index(reason),
+        reason is not None if group_finished is None else group_finished,
+        tuple(_core.EventKind.__members__).index(kind), sequence_id if parent_id is None else parent_id, branch, score,
+    )  # fmt: skip
+
+
+def events(*packed: bytes) -> Any:
+    return Events(b"".join(packed), len(packed))
 
 
 def answered(
@@ -87,16 +139,14 @@ def answered(
         num_prompt_logprobs=None,
     )  # fmt: skip
     stream = tokenizer.text_stream(prompt) if params.detokenize else None
-    processor.add(7, request, None, stream)
+    processor.add(7, request, [None], stream)
     no_ids, no_logprobs = np.empty(0, np.int32), np.empty(0, np.float32)
     scores = (np.array([-1.5], np.float32), np.array([1], np.int32), np.array([0, 0], np.int32), no_ids, no_logprobs)
     result: Any = SimpleNamespace(scores=lambda first_row, num_rows: scores)
     outputs: list[RequestOutput] = []
     for position, token_id in enumerate(output):
         last = position == len(output) - 1 and ends != "ABORT"
-        reason = _FINISH_REASONS.index(ends) if last else -1
-        events: Any = OneEvent(struct.pack("=2Q6q", 7, 70, token_id, 0, 0, 0, reason, last))
-        outputs += processor.process(result, events)
+        outputs += processor.process(result, events(packed_event(token_id=token_id, reason=ends if last else None)))
         if "r" not in processor:
             return outputs, scheduler
     aborted = processor.abort("r")

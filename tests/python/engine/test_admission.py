@@ -25,6 +25,7 @@ def door(*, max_logprobs: int = 5, num_blocks: int = NUM_BLOCKS) -> Admission:
         num_blocks=num_blocks,
         block_size=BLOCK_SIZE,
         max_logprobs=max_logprobs,
+        max_branches=8,
     )
 
 
@@ -44,6 +45,13 @@ def test_text_beside_ids_is_shown_and_the_ids_run() -> None:
     assert (request.prompt, request.prompt_token_ids) == ("shown", [65])
 
 
+def test_a_salt_goes_with_text_or_ids_and_is_none_where_there_is_none() -> None:
+    for prompt in ({"prompt": "A"}, {"prompt_token_ids": [65]}, {"prompt": "A", "prompt_token_ids": [65]}):
+        assert door().admit("r", {**prompt, "cache_salt": "tenant"}, SamplingParams()).cache_salt == "tenant"
+        assert door().admit("r", prompt, SamplingParams()).cache_salt == ""
+    assert door().admit("r", "A", SamplingParams()).cache_salt == ""
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -54,6 +62,11 @@ def test_text_beside_ids_is_shown_and_the_ids_run() -> None:
         ({}, "got a dict with keys []"),
         ({"text": "A"}, "got a dict with keys ['text']"),
         ({"prompt": "A", "n": 1}, "got a dict with keys ['prompt', 'n']"),
+        ({"cache_salt": "s"}, "got a dict with keys ['cache_salt']"),
+        ({"prompt": "A", "cache_salt": ""}, "prompt['cache_salt'] must be a non-empty string, got ''"),
+        ({"prompt": "A", "cache_salt": None}, "prompt['cache_salt'] must be a non-empty string, got None"),
+        ({"prompt": "A", "cache_salt": b"s"}, "prompt['cache_salt'] must be a non-empty string, got b's'"),
+        ({"prompt": "A", "cache_salt": "\ud800"}, "prompt['cache_salt'] must be valid Unicode, got the lone surrogate"),
         ({"prompt": 7}, "prompt['prompt'] must be a string, got int"),
         ({"prompt_token_ids": "A"}, "prompt['prompt_token_ids'] must be a list of ints, got str"),
         (7, "got int"),
@@ -220,3 +233,22 @@ def test_prompt_logprobs_that_would_take_too_much_name_need_limit_and_what_would
     door().admit("r", "A" * 11, SamplingParams(prompt_logprobs=4))
     door().admit("r", "A" * 10, SamplingParams(prompt_logprobs=5))
     door().admit("r", "A" * 23, SamplingParams(logprobs=5))
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"n": 9}, "n must be at most 8"),
+        ({"n": 2, "best_of": 9}, "best_of must be at most 8"),
+        ({"n": 9, "use_beam_search": True}, "n, the beam width, must be at most 8"),
+    ],
+)
+def test_a_request_takes_no_more_sequences_than_go_into_one_step(params: dict[str, Any], name: str) -> None:
+    said = refusal("AB", SamplingParams(**params))
+    assert said.startswith(name)
+    assert said.endswith("got 9")
+    assert "max_num_seqs" in said
+    most = SamplingParams(
+        **{key: min(value, 8) if key != "use_beam_search" else value for key, value in params.items()}
+    )
+    assert door().admit("r", "AB", most).params.num_branches == 8

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from engine.fakes import EOS, POISON, ToyTokenizer, toy_engine, toy_greedy
-from engine.plain_answers import EagerTokenizer, EndedSequences, OneEvent, answered, check_outputs, cut, first_stop
+from engine.plain_answers import (
+    EagerTokenizer,
+    EndedSequences,
+    Events,
+    answered,
+    check_outputs,
+    cut,
+    eager_engine,
+    first_stop,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +40,10 @@ def test_a_stop_within_the_first_min_tokens_is_text_and_one_that_reaches_beyond_
     assert text_and_reason("ab", 4) == ("ababc", None)
 
 
-@pytest.mark.parametrize("num_bytes", [0, 56, 63, 65, 72, 128])
+@pytest.mark.parametrize("num_bytes", [0, 64, 88, 95, 97, 104, 192])
 def test_an_event_of_another_size_than_the_core_writes_is_refused(num_bytes: int) -> None:
-    events: Any = OneEvent(bytes(num_bytes))
-    with pytest.raises(RuntimeError, match=f"1 events must be 64 bytes each, got {num_bytes} in all"):
+    events: Any = Events(bytes(num_bytes))
+    with pytest.raises(RuntimeError, match=f"1 events must be 96 bytes each, got {num_bytes} in all"):
         OutputProcessor(EagerTokenizer(), EndedSequences()).process(None, events)  # type: ignore[arg-type]
 
 
@@ -88,12 +97,6 @@ def test_a_stop_string_that_ends_with_the_last_token_allowed_is_a_stop() -> None
 
 
 # ---- in the engine
-
-
-def eager_engine(**engine_args: Any) -> LLMEngine:
-    engine = toy_engine(**engine_args)
-    engine.tokenizer.text_stream = EagerTokenizer().text_stream  # type: ignore[assignment]
-    return engine
 
 
 def toy_stop(prompt: list[int], start: int, length: int, max_tokens: int = 12) -> str:

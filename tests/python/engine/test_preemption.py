@@ -79,7 +79,8 @@ def assert_nothing_is_held(engine: LLMEngine) -> None:
     assert not engine.has_unfinished_requests()
     assert not scheduler.has_unfinished()
     assert (scheduler.num_waiting, scheduler.num_running, scheduler.num_swapped) == (0, 0, 0)
-    assert sorted(scheduler.free_blocks()) == list(range(scheduler.num_blocks))
+    free = [*scheduler.free_blocks(), *scheduler.cached_free_blocks()]
+    assert sorted(free) == list(range(scheduler.num_blocks))
     assert sorted(scheduler.free_host_blocks()) == list(range(scheduler.num_host_blocks))
 
 

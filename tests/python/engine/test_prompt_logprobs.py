@@ -388,9 +388,9 @@ def test_an_answer_is_scored_as_a_prompt_to_the_bit(model: Path) -> None:
     prompt = (5, 6, 7, 8)
     asked = replace(GREEDY, max_tokens=40, logprobs=3, prompt_logprobs=3)
     config = tiny_engine_config(model, max_num_seqs=1)
-    (first,) = run(Variant("answer", config), [Request(prompt, asked)])
-    (second,) = run(Variant("prompt", config), [Request(prompt + first[0], replace(asked, max_tokens=1))])
-    assert second[3] == first[3] + first[1]
+    (((token_ids, of_answer, *_),), of_prompt) = run(Variant("answer", config), [Request(prompt, asked)])[0]
+    (_, of_both) = run(Variant("prompt", config), [Request(prompt + token_ids, replace(asked, max_tokens=1))])[0]
+    assert of_both == of_prompt + of_answer
 
 
 def test_the_shape_of_an_answer_is_checked_by_the_matrix_too(model: Path) -> None:
@@ -399,4 +399,4 @@ def test_the_shape_of_an_answer_is_checked_by_the_matrix_too(model: Path) -> Non
     engine.add_request("r", [1, 2, 3], replace(GREEDY, prompt_logprobs=1))
     (*_, output) = finish(engine)
     engine.close()
-    assert [len(position) for position in answer(output)[3]] in ([1, 1], [1, 2], [2, 1], [2, 2])
+    assert [len(position) for position in answer(output)[1]] in ([1, 1], [1, 2], [2, 1], [2, 2])

@@ -92,6 +92,25 @@ def test_the_work_for_a_character_does_not_grow_with_what_is_held() -> None:
     assert search.found is not None
 
 
+def test_a_copied_search_and_the_one_it_was_copied_from_go_their_own_ways() -> None:
+    random_ = random.Random(2)
+    num_held = 0
+    for _ in range(3000):
+        stem, left, right = ("".join(random_.choice("ab") for _ in range(random_.randint(0, 5))) for _ in range(3))
+        stops = some_stops(random_, stem + left, "ab")
+        included = random_.random() < 0.3
+        search = StopStrings(stops, included)
+        before = search.push(stem)
+        num_held += search.held != ""
+        branches = [(search, left), (search.copy(), right)]
+        random_.shuffle(branches)
+        for branch, rest in branches:
+            whole = StopStrings(stops, included)
+            assert before + branch.push(rest) == whole.push(stem + rest), (stem, rest, stops)
+            assert (branch.found, branch.held, branch.finish()) == (whole.found, whole.held, whole.finish())
+    assert num_held > 300
+
+
 # ---- answers, token by token
 
 

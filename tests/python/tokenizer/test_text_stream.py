@@ -248,3 +248,21 @@ def test_no_kind_puts_spaces_between_special_tokens(name: str) -> None:
     together = "".join(kind_.tokenizer.token_text(token_id) for token_id in ids)
     assert kind_.tokenizer.decode(ids, skip_special_tokens=False) == together
     assert "".join(streamed(kind_.tokenizer, [], ids, skip=False)) == together
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_copied_stream_and_the_one_it_was_copied_from_go_their_own_ways(name: str) -> None:
+    kind_ = kind(name)
+    random_ = random.Random(name)
+    num_held = 0
+    for _ in range(400):
+        prompt, stem, left, right = (some_ids(random_, kind_, 3) for _ in range(4))
+        stream = kind_.tokenizer.text_stream(prompt)
+        before = [stream.push(token_id) for token_id in stem]
+        num_held += "".join(before) != law(kind_.tokenizer, prompt, stem)
+        branches = [(stream, left), (stream.copy(), right)]
+        random_.shuffle(branches)  # whoever goes first leaves the other alone
+        for branch, output in branches:
+            texts = [*before, *(branch.push(token_id) for token_id in output), branch.finish()]
+            assert texts == streamed(kind_.tokenizer, prompt, [*stem, *output], skip=True), (prompt, stem, output)
+    assert num_held > 20, "some were copied within a character"

@@ -1,0 +1,123 @@
+// What the slow scheduler decides by: who is where, what the plan in the making has left, and what everyone still
+// wants. Everything is looked up and counted again each time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <ranges>
+#include <utility>
+#include <vector>
+
+#include "fastpaged/scheduler/scheduler.h"
+#include "scheduler/slow_memory.h"
+
+namespace fastpaged::test {
+
+class SlowBooks {
+ public:
+  explicit SlowBooks(const SchedulerConfig& config) : memory(config), config_(config) {}
+
+  [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
+    std::vector<GroupId> ids;
+    for (const auto& [id, group] : memory.groups) {
+      if (group.state == state) {
+        ids.push_back(id);
+      }
+    }
+    return ids;
+  }
+
+  SlowMemory memory;
+  SchedulerOutput plan;
+  std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
+  std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
+  bool reported = true;                                    // the plan has been updated
+  SchedulerStats stats;
+
+ protected:
+  [[nodiscard]] std::map<GroupId, SlowGroup>& groups() { return memory.groups; }
+  [[nodiscard]] bool has(GroupId id, SequenceId branch) const {
+    return memory.groups.contains(id) && memory.groups.at(id).branches.contains(branch);
+  }
+  [[nodiscard]] bool runs(GroupId id) const {
+    return memory.groups.contains(id) && memory.groups.at(id).state == GroupState::kRunning;
+  }
+
+  [[nodiscard]] std::int64_t num_running_branches() const {
+    std::int64_t count = 0;
+    for (const GroupId id : ids(GroupState::kRunning)) {
+      count += memory.groups.at(id).counted();
+    }
+    return count;
+  }
+
+  [[nodiscard]] std::int64_t budget() const {
+    std::int64_t budget = config_.max_num_batched_tokens;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      budget -= planned.num_tokens;
+    }
+    return budget;
+  }
+
+  // Scores, if these many tokens more are computed.
+  [[nodiscard]] static std::int32_t scores(const SlowBranch& branch, std::int64_t tokens) {
+    std::int32_t scores = 0;
+    for (std::int64_t i = 0; i < tokens; ++i) {
+      scores += branch.unscored.contains(branch.computed + i) ? 1 : 0;
+    }
+    return scores;
+  }
+
+  // Rows that are neither one of the max_num_seqs that branches own nor taken by a branch beside its own.
+  [[nodiscard]] std::int64_t spare_rows() const {
+    std::int64_t rows = config_.max_num_rows == 0 ? 1'000'000 : config_.max_num_rows - config_.max_num_seqs;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      const std::int32_t taken = planned.num_scores + (planned.samples ? 1 : 0);
+      rows -= taken == 0 ? 0 : taken - 1;
+    }
+    return rows;
+  }
+
+  // The most of these tokens for which this branch's own row and the spare ones are enough.
+  [[nodiscard]] std::int64_t cut_to_rows(const SlowBranch& branch, std::int64_t tokens) const {
+    const auto rows = [&](std::int64_t n) {
+      return scores(branch, n) + (branch.computed + n == std::ssize(branch.tokens) ? 1 : 0);
+    };
+    while (tokens > 0 && rows(tokens) > 1 + spare_rows()) {
+      --tokens;
+    }
+    return tokens;
+  }
+
+  // What a branch may compute of its own before its group decodes.
+  [[nodiscard]] static std::int64_t prefill_tokens(const SlowGroup& group, const SlowBranch& branch) {
+    return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
+  }
+
+  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
+    const SlowGroup& group = memory.groups.at(id);
+    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
+    if (!config_.policy.chunked_prefill) {
+      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
+    }
+    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
+    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
+  }
+
+  // Blocks that all known tokens of a group still lack.
+  [[nodiscard]] std::int64_t lacking(GroupId id) const {
+    const SlowGroup& group = memory.groups.at(id);
+    std::int64_t lacking = 0;
+    for (const SlowBranch& branch : group.branches | std::views::values) {
+      const std::int64_t tokens = std::ssize(branch.tokens);
+      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
+                                  : std::ssize(memory.lacking(group, branch, tokens - branch.computed));
+    }
+    return lacking;
+  }
+  SchedulerConfig config_;
+  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
+};
+
+}  // namespace fastpaged::test

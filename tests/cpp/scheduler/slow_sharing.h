@@ -1,0 +1,286 @@
+// What requests share in the slow scheduler: blocks of which the tokens are known, found by others and kept by pins.
+//
+// One thing is not predicted: which block is copied where several go on equally long as a prompt does. There the real
+// plan is asked, and must have copied one of them, or had no other block free than the one that it would have copied.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <vector>
+
+#include "scheduler/slow_books.h"
+
+namespace fastpaged::test {
+
+class SlowSharing : public SlowBooks {
+ public:
+  using SlowBooks::SlowBooks;
+
+  [[nodiscard]] bool may_pin(PinId id, const std::vector<TokenId>& tokens) const {
+    std::int64_t num_blocks = std::ssize(tokens) / config_.block_size;
+    const bool none = num_blocks == 0;
+    for (const SlowPin& pin : memory.pins | std::views::values) {
+      num_blocks += blocks_of(pin);
+    }
+    return !none && num_blocks <= config_.max_pinned_blocks && !memory.pins.contains(id);
+  }
+
+  // REQUIRES: may_pin.
+  void pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root) {
+    SlowPin& pin = memory.pins[id];
+    pin = {.tokens = tokens, .root = root, .blocks = memory.cached.match(tokens, std::ssize(tokens), root).blocks};
+    std::ranges::for_each(pin.blocks, [&](BlockId block) { std::erase(memory.device, block); });
+    use(id);
+  }
+
+  bool unpin(PinId id) {
+    if (!memory.pins.contains(id)) {
+      return false;
+    }
+    let_go(memory.pins.at(id));
+    memory.pins.erase(id);
+    std::erase(pins_by_use_, id);
+    return true;
+  }
+
+  // Nothing can be found any more, nor will be what is computed by now.
+  void reset_prefix_cache() {
+    std::ranges::for_each(memory.pins | std::views::values, [&](SlowPin& pin) { let_go(pin); });
+    std::ranges::stable_partition(memory.device, [&](BlockId block) { return memory.cached.contains(block); });
+    memory.cached.entries.clear();
+    for (SlowGroup& group : groups() | std::views::values) {
+      for (SlowBranch& branch : group.branches | std::views::values) {
+        branch.publishes = branch.publishes && branch.blocks.empty();
+        branch.published = 0;
+      }
+    }
+  }
+
+  std::vector<BlockCopy> real_copies;  // of the plan to be predicted, block by block
+
+ protected:
+  using Matches = std::map<SequenceId, SlowMatch>;
+
+  // What a waiting group would find: of each branch that waits for no other one.
+  [[nodiscard]] Matches look_up(GroupId id) const {
+    const SlowGroup& group = memory.groups.at(id);
+    Matches found;
+    for (const auto& [branch_id, branch] : group.branches) {
+      if (looks(group) && group.state == GroupState::kWaiting && !branch.waits_for) {
+        found[branch_id] = match_of(group, branch);
+      }
+    }
+    return found;
+  }
+
+  [[nodiscard]] static std::int64_t num_found(const Matches& found) {
+    std::int64_t tokens = 0;
+    std::ranges::for_each(found | std::views::values, [&](const SlowMatch& match) { tokens += match.tokens; });
+    return tokens;
+  }
+
+  // Blocks that are found and not free: they cost nothing.
+  [[nodiscard]] std::int64_t num_in_use(const Matches& found) const {
+    std::int64_t count = 0;
+    for (const SlowMatch& match : found | std::views::values) {
+      count += std::ranges::count_if(match.blocks, [&](BlockId block) { return memory.holders(block) > 0; });
+    }
+    return count;
+  }
+
+  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt.
+  [[nodiscard]] bool computes_prefix_of(const SlowGroup& group, const Matches& found) const {
+    return std::ranges::any_of(found, [&](const auto& match) {
+      const SlowBranch& branch = group.branches.at(match.first);
+      const std::int64_t end = std::ssize(match.second.blocks) * config_.block_size + config_.block_size;
+      return end <= most_adopted(branch) && std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
+               const SlowGroup& other = memory.groups.at(planned.group_id);
+               const SlowBranch& computed = other.branches.at(planned.sequence_id);
+               const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
+               return planned.samples && !decodes && computed.publishes && planned.first_token < end &&
+                      end <= planned.first_token + planned.num_tokens &&
+                      other.asked.cache_root == group.asked.cache_root &&
+                      SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
+             });
+    });
+  }
+
+  void adopt(GroupId id, const Matches& found) {
+    SlowGroup& group = groups().at(id);
+    std::int64_t num_tokens = 0;
+    for (const auto& [branch_id, match] : found) {
+      SlowBranch& branch = group.branches.at(branch_id);
+      if (match.tokens > 0) {
+        // What a copy for the branch before has evicted is not there any more.
+        num_tokens += take(id, branch, num_tokens == 0 ? match : match_of(group, branch));
+        offer(branch, group.asked.cache_root);
+        memory.attach_children(group, branch_id);
+      }
+    }
+    if (!group.was_let_in) {
+      group.was_let_in = true;
+      plan.cached.emplace_back(id, num_tokens);
+      stats.num_prefix_tokens_looked_up += looks(group) ? group.branches.begin()->second.prompt : 0;
+      stats.num_prefix_tokens_found += num_tokens;
+    }
+  }
+
+  // After a step: this branch, and if there is anything new, the others of its group.
+  void publish(SlowGroup& group, SequenceId id) {
+    if (config_.prefix_caching && publish_one(group, group.branches.at(id))) {
+      for (SlowBranch& branch : group.branches | std::views::values) {
+        publish_one(group, branch);
+      }
+    }
+  }
+
+  // False if no pin holds anything.
+  bool release_oldest_pin() {
+    for (const PinId id : pins_by_use_) {
+      if (!memory.pins.at(id).blocks.empty()) {
+        let_go(memory.pins.at(id));
+        ++stats.num_pins_released;
+        return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  [[nodiscard]] bool looks(const SlowGroup& group) const {
+    return config_.prefix_caching && !group.asked.skip_prefix_cache;
+  }
+
+  [[nodiscard]] std::int64_t blocks_of(const SlowPin& pin) const { return std::ssize(pin.tokens) / config_.block_size; }
+
+  // All but the last token, which is sampled from; and nothing that is still to be scored.
+  [[nodiscard]] static std::int64_t most_adopted(const SlowBranch& branch) {
+    return branch.unscored.empty() ? std::ssize(branch.tokens) - 1 : *branch.unscored.begin();
+  }
+
+  [[nodiscard]] SlowMatch match_of(const SlowGroup& group, const SlowBranch& branch) const {
+    return memory.cached.match(branch.tokens, most_adopted(branch), group.asked.cache_root);
+  }
+
+  // Returns how many tokens the branch now has.
+  std::int64_t take(GroupId id, SlowBranch& branch, const SlowMatch& match) {
+    for (const auto& [pin_id, pin] : memory.pins) {
+      const std::int64_t held = std::ssize(pin.blocks);
+      if (held > 0 && held <= std::ssize(match.blocks) && pin.blocks.back() == match.blocks[held - 1]) {
+        use(pin_id);
+      }
+    }
+    for (const BlockId block : match.blocks) {
+      std::erase(memory.device, block);
+      branch.blocks.push_back(block);
+    }
+    branch.published = std::ssize(match.blocks);
+    branch.computed = branch.published * config_.block_size;
+    if (!match.beginnings.empty()) {
+      copy_beginning(id, branch, match);
+    }
+    branch.most_computed = std::max(branch.most_computed, branch.computed);
+    return branch.computed;
+  }
+
+  // If a block is free for it beside the one that is copied.
+  void copy_beginning(GroupId id, SlowBranch& branch, const SlowMatch& match) {
+    const BlockId source = copied_of(match.beginnings);
+    const bool was_free = std::erase(memory.device, source) > 0;
+    if (!memory.device.empty()) {
+      branch.blocks.push_back(memory.take_device());
+      memory.copies.push_back({CopyKind::kCopyOnWrite, source, branch.blocks.back(), 1});
+      branch.computed = match.tokens;
+      copied_.push_back(id);
+      ++stats.num_partial_prefix_blocks;
+    }
+    if (was_free) {
+      memory.device.push_back(source);
+    }
+  }
+
+  [[nodiscard]] BlockId copied_of(const std::vector<BlockId>& beginnings) const {
+    const auto others = [&](BlockId block) {
+      std::deque<BlockId> free = memory.device;
+      std::erase(free, block);
+      return free;
+    };
+    const std::size_t place = memory.copies.size();
+    const auto was_copied = [&](BlockId block) {
+      return place < real_copies.size() && real_copies[place].source == block && !others(block).empty() &&
+             real_copies[place].destination == others(block).front();
+    };
+    const auto copied = std::ranges::find_if(beginnings, was_copied);
+    const auto alone = std::ranges::find_if(beginnings, [&](BlockId block) { return others(block).empty(); });
+    return copied != beginnings.end() ? *copied : alone != beginnings.end() ? *alone : beginnings.front();
+  }
+
+  // Whether anything was new: a block that is cached from now on, or one that was cached already in another place, and
+  // is taken from there.
+  bool publish_one(const SlowGroup& group, SlowBranch& branch) {
+    if (!branch.publishes) {
+      return false;
+    }
+    const std::string& root = group.asked.cache_root;
+    const std::int64_t num_full = branch.computed / config_.block_size;
+    bool is_new = num_full > 0 && num_full != branch.published;
+    for (std::int64_t i = 0; i < num_full; ++i) {
+      const std::vector<TokenId> text = SlowPrefixes::first(branch.tokens, (i + 1) * config_.block_size);
+      const std::optional<BlockId> found = memory.cached.find(root, text);
+      const BlockId own = branch.blocks[i];
+      if (!found) {
+        memory.cached.entries.push_back({own, root, text});
+        is_new = true;
+      } else if (*found != own) {
+        branch.blocks[i] = *found;
+        std::erase(memory.device, *found);
+        memory.give_back(own);
+        is_new = true;
+      }
+    }
+    branch.published = num_full;
+    if (is_new) {
+      offer(branch, root);
+    }
+    return is_new;
+  }
+
+  // Pins that lack blocks which this branch has, all before them included, take them.
+  void offer(const SlowBranch& branch, const std::string& root) {
+    for (auto& [id, pin] : memory.pins) {
+      const std::int64_t most = pin.root == root ? std::min(branch.published, blocks_of(pin)) : 0;
+      std::int64_t common = 0;
+      while (common < most && SlowPrefixes::first(branch.tokens, (common + 1) * config_.block_size) ==
+                                  SlowPrefixes::first(pin.tokens, (common + 1) * config_.block_size)) {
+        ++common;
+      }
+      if (common > std::ssize(pin.blocks)) {
+        pin.blocks.assign(branch.blocks.begin(), branch.blocks.begin() + common);
+        use(id);
+      }
+    }
+  }
+
+  void use(PinId id) {
+    std::erase(pins_by_use_, id);
+    pins_by_use_.push_back(id);
+  }
+
+  void let_go(SlowPin& pin) {
+    while (!pin.blocks.empty()) {
+      const BlockId block = pin.blocks.back();
+      pin.blocks.pop_back();
+      memory.give_back(block);
+    }
+  }
+
+  std::vector<PinId> pins_by_use_;  // the one unused for longest first
+};
+
+}  // namespace fastpaged::test
