@@ -260,7 +260,9 @@ void bind_request(py::module_& m) {
       .value("STOP", FinishReason::kStop)
       .value("LENGTH", FinishReason::kLength)
       .value("ABORT", FinishReason::kAbort)
-      .value("ERROR", FinishReason::kError);
+      .value("ERROR", FinishReason::kError)
+      .value("DEADLINE", FinishReason::kDeadline)
+      .value("QUEUE_TIMEOUT", FinishReason::kQueueTimeout);
 
   py::enum_<EventKind>(m, "EventKind")
       .value("SAMPLE", EventKind::kSample)

@@ -16,6 +16,7 @@ from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
+from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
@@ -274,6 +275,8 @@ class Scheduler:
         prefix_caching: bool = False,
         max_pinned_blocks: int = 0,
         prefix_hash_mask: int = ...,
+        costs: PreemptionCosts | None = None,
+        host_prefix_tier: bool = False,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
         of the rows above it, each beside one of its own. 0 is no limit.
@@ -288,6 +291,9 @@ class Scheduler:
         num_samples: int = 1,
         cache_root: str = "",
         skip_prefix_cache: bool = False,
+        priority: int = 0,
+        deadline_ns: int = ...,
+        queue_deadline_ns: int = ...,
     ) -> None:
         """cache_root: cached blocks are shared among requests of the same one alone. skip_prefix_cache: takes nothing
         from the prefix cache; others may still take what it computes.
@@ -318,8 +324,12 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Nothing is cached any more, nor will be what is computed already. Requests go on; pins stay, and hold
         nothing."""
-    def schedule(self) -> SchedulerOutput:
-        """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
+    def set_costs(self, costs: PreemptionCosts) -> None:
+        """For preemption_mode "auto", from now on."""
+    def schedule(self, now_ns: int = ...) -> SchedulerOutput:
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still if not given.
+
+        A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of

@@ -16,6 +16,11 @@ class SchedulerPolicy:
     counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
     block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
     swapped_before_waiting: swapped requests come back before any waiting one is looked at.
+    resume_grace_steps: a request that came back after a preemption keeps its blocks for so many steps; 0 is none.
+    by_priority: the line is in order of priority, smaller first, then of arrival; a strictly better priority preempts.
+    ageing_steps: with by_priority, who has waited for so many steps goes first; 0: nobody ages.
+    prefill_share: most tokens in a step of prompts that it does not complete, while others decode or could come in; 0
+        is no limit.
     """
 
     def __init__(
@@ -28,6 +33,10 @@ class SchedulerPolicy:
         counts_running_needs: bool = True,
         block_per_branch: bool = False,
         swapped_before_waiting: bool = False,
+        resume_grace_steps: int = 0,
+        by_priority: bool = False,
+        ageing_steps: int = 0,
+        prefill_share: int = 0,
     ) -> None: ...
     @staticmethod
     def paper_2023() -> SchedulerPolicy:
@@ -39,6 +48,20 @@ class SchedulerPolicy:
     counts_running_needs: Final[bool]
     block_per_branch: Final[bool]
     swapped_before_waiting: Final[bool]
+    resume_grace_steps: Final[int]
+    by_priority: Final[bool]
+    ageing_steps: Final[int]
+    prefill_share: Final[int]
+
+class PreemptionCosts:
+    """What moving and computing cost, in seconds; for preemption_mode "auto"."""
+
+    def __init__(
+        self, *, seconds_per_token: float = 0.0, seconds_per_block_out: float = 0.0, seconds_per_block_in: float = 0.0
+    ) -> None: ...
+    seconds_per_token: Final[float]
+    seconds_per_block_out: Final[float]
+    seconds_per_block_in: Final[float]
 
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
@@ -96,13 +119,15 @@ class SamplingParams:
         """
 
 class FinishReason:
-    """Enum: STOP, LENGTH, ABORT, ERROR."""
+    """Enum: STOP, LENGTH, ABORT, ERROR, DEADLINE, QUEUE_TIMEOUT."""
 
     __members__: dict[str, FinishReason]
     STOP: FinishReason
     LENGTH: FinishReason
     ABORT: FinishReason
     ERROR: FinishReason
+    DEADLINE: FinishReason
+    QUEUE_TIMEOUT: FinishReason
     name: Final[str]
 
 class EventKind:

@@ -101,6 +101,9 @@ void Scheduler::add(NewRequest request) {
   SequenceGroup& group = groups_[request.id];
   group.id = request.id;
   group.arrival = next_arrival_++;
+  group.priority = request.priority;
+  group.deadline = request.deadline;
+  group.queue_deadline = request.queue_deadline;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
   group.cache_root = std::move(request.cache_root);

@@ -48,6 +48,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -77,8 +78,15 @@ struct SchedulerConfig {
   bool prefix_caching = false;
   std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
+  PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
+  bool host_prefix_tier =
+      false;  // cached blocks that are evicted go to the host pool's free blocks, and are found there
   SchedulerPolicy policy = {};
 };
+
+// Points in time: nanoseconds of whatever clock the caller of schedule() has, which must not go back.
+using Nanoseconds = std::int64_t;
+inline constexpr Nanoseconds kNoDeadline = std::numeric_limits<Nanoseconds>::max();
 
 struct NewRequest {
   GroupId id = 0;
@@ -88,6 +96,9 @@ struct NewRequest {
   std::string cache_root = {};     // a tenant's salt: cached blocks are shared under the same one alone
   bool skip_prefix_cache = false;  // takes nothing from the prefix cache; others may take from it
   std::int32_t num_samples = 1;    // answers to one prompt, drawn independently: sample i with mix(sampling.seed, i)
+  std::int32_t priority = 0;       // smaller is served first, under SchedulerPolicy::by_priority
+  Nanoseconds deadline = kNoDeadline;        // a schedule() from then on ends it, wherever it is
+  Nanoseconds queue_deadline = kNoDeadline;  // a schedule() from then on ends it if it was never let in
 };
 
 class Scheduler {
@@ -114,6 +125,8 @@ class Scheduler {
   // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
   // same step. For tests and for operators; false if it is not here.
   bool preempt(GroupId id, PreemptionMode mode);
+  // From now on; throws std::invalid_argument for a negative number or none.
+  void set_costs(const PreemptionCosts& costs);
   // Ends every request at once, with no event. What is cached or pinned stays so.
   void reset();
 
@@ -132,7 +145,9 @@ class Scheduler {
 
   // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
   // recomputed, for nobody knows whether the copies were run.
-  [[nodiscard]] SchedulerOutput schedule();
+  // now: see Nanoseconds; without it the time stands still. Throws std::invalid_argument if it goes back.
+  [[nodiscard]] SchedulerOutput schedule(Nanoseconds now);
+  [[nodiscard]] SchedulerOutput schedule() { return schedule(now_); }
   // results: plan.num_results of them, in plan order; of a score's only `ok` is looked at. Events of plan.ended come
   // first. A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any
   // other. Where samples part, each has its event, in their order; one that its first token ends has an id of its own
@@ -263,6 +278,7 @@ class Scheduler {
   std::vector<ForcedPreemption> forced_;
   std::vector<SequenceEvent> ended_;  // while planning, not reported yet
   SchedulerStats stats_;
+  Nanoseconds now_ = 0;
   std::int64_t next_arrival_ = 0;
   SequenceId next_sequence_id_ = 0;
 };

@@ -3,13 +3,18 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/scheduler/scheduler.h"
 
 namespace fastpaged {
 
-SchedulerOutput Scheduler::schedule() {
+SchedulerOutput Scheduler::schedule(Nanoseconds now) {
+  require(now >= now_, [&] {
+    return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
+  });
+  now_ = now;
   distrust_copies();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;

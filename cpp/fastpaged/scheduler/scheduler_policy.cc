@@ -23,6 +23,12 @@ void validate(const SchedulerPolicy& policy) {
   require(policy.long_prefill_token_threshold >= 0, [&] {
     return "long_prefill_token_threshold must be >= 0, got " + std::to_string(policy.long_prefill_token_threshold);
   });
+  const auto require_not_negative = [](std::int32_t given, const char* name) {
+    require(given >= 0, [&] { return std::string(name) + " must be >= 0, got " + std::to_string(given); });
+  };
+  require_not_negative(policy.resume_grace_steps, "resume_grace_steps");
+  require_not_negative(policy.ageing_steps, "ageing_steps");
+  require_not_negative(policy.prefill_share, "prefill_share");
   require(policy.chunked_prefill || policy.long_prefill_token_threshold == 0, [&] {
     return "long_prefill_token_threshold must be 0 without chunked_prefill, got " +
            std::to_string(policy.long_prefill_token_threshold);

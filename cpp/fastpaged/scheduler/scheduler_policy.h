@@ -10,6 +10,16 @@ enum class PreemptionMode : std::uint8_t {
   kRecompute,   // forgotten; prompt and output so far are computed again as one prompt
   kSwap,        // copied to the host pool, and back
   kByBranches,  // the paper's rule: recompute a group of one sequence, swap a group of several
+  kAuto,        // whichever is cheaper for this group by PreemptionCosts
+};
+
+// What moving and computing cost on this machine, in seconds. Measured by whoever runs the plans.
+struct PreemptionCosts {
+  double seconds_per_token = 0.0;      // computed as part of a prompt
+  double seconds_per_block_out = 0.0;  // device -> host
+  double seconds_per_block_in = 0.0;   // host -> device
+
+  bool operator==(const PreemptionCosts&) const = default;
 };
 
 struct SchedulerPolicy {
@@ -27,6 +37,20 @@ struct SchedulerPolicy {
   bool block_per_branch = false;
   // Swapped groups come back before any waiting one is looked at. False: one line in order of arrival.
   bool swapped_before_waiting = false;
+
+  // A group that came back after a preemption keeps its blocks for so many steps: it is let in only where there is room
+  // for them, and nobody preempts it for room meanwhile. 0: no such window.
+  std::int32_t resume_grace_steps = 0;
+  // The line is in order of priority (smaller first), then of arrival, and who waits with a strictly better priority
+  // preempts the worst that runs, also where it is a place in the batch that is missing. False: priorities count for
+  // nothing.
+  bool by_priority = false;
+  // With by_priority: who has been in line for so many steps goes before all that have not, in order of arrival, and is
+  // not preempted for a priority. 0: nobody ages.
+  std::int32_t ageing_steps = 0;
+  // Most tokens in one step of prompts that it does not complete, together, while other requests decode or could come
+  // in; what is left over of the budget in the end goes to them. 0: no limit.
+  std::int32_t prefill_share = 0;
 
   // Section 4.5 of the paper: whole prompts, one block per branch, a watermark of 1 %, swapped groups first, recompute
   // for one sequence and swap for several.

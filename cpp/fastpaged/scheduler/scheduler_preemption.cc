@@ -1,5 +1,7 @@
 // Who has to go, and where to.
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "fastpaged/base/check.h"
@@ -13,6 +15,14 @@ bool Scheduler::preempt(GroupId id, PreemptionMode mode) {
   }
   forced_.push_back({id, mode});
   return true;
+}
+
+void Scheduler::set_costs(const PreemptionCosts& costs) {
+  for (const double seconds : {costs.seconds_per_token, costs.seconds_per_block_out, costs.seconds_per_block_in}) {
+    require(std::isfinite(seconds) && seconds >= 0.0,
+            [&] { return "costs must be seconds >= 0, got " + std::to_string(seconds); });
+  }
+  config_.costs = costs;
 }
 
 void Scheduler::preempt_as_told() {

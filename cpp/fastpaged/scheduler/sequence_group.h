@@ -36,6 +36,9 @@ enum class GroupState : std::uint8_t {
 struct SequenceGroup {
   GroupId id = 0;
   std::int64_t arrival = 0;  // unique: who came first
+  std::int32_t priority = 0;
+  std::int64_t deadline = 0;        // ns; see NewRequest
+  std::int64_t queue_deadline = 0;  // the same
   SamplingParams sampling;
   StopConditions stop;
   std::string cache_root;          // shares cached blocks with requests of the same one alone
@@ -45,6 +48,9 @@ struct SequenceGroup {
   std::unique_ptr<BeamSearch> beams;                 // null: none
   bool awaits_stops = false;  // its beams have grown, and the outside has not said yet which of them hold a stop string
   std::int64_t num_preemptions = 0;
+  std::int64_t num_tokens_recomputed = 0;   // of all its sequences, by the time they are
+  std::int64_t num_blocks_swapped_out = 0;  // copied, not entries of tables
+  std::int64_t num_blocks_swapped_in = 0;
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
   std::int32_t num_branches = 1;  // there ever were

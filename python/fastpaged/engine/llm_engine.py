@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -108,6 +109,7 @@ class LLMEngine:
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self._clock = time.monotonic_ns  # of deadlines, and of the scheduler
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -159,7 +161,7 @@ class LLMEngine:
             self._in_flight = plan
 
     def _planned(self) -> _core.SchedulerOutput:
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(self._clock())
         self._outputs.note_plan(plan)
         if self.on_planned is not None:
             self.on_planned()

@@ -30,7 +30,7 @@ cdef struct _Event:
     double score
 
 
-cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error")  # in the order of FinishReason
+cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error", "deadline", "queue_timeout")  # in the order of FinishReason
 
 include "stop_strings.pxi"
 include "branch.pxi"
