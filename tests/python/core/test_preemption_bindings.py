@@ -97,7 +97,7 @@ def test_a_policy_cannot_be_changed(name: str) -> None:
     [
         (
             {"preemption_mode": "sometimes"},
-            "preemption_mode must be 'recompute', 'swap' or 'by_branches', got 'sometimes'",
+            "preemption_mode must be 'recompute', 'swap', 'by_branches' or 'auto', got 'sometimes'",
         ),
         (
             {"preemption_mode": "swap\0"},
