@@ -65,7 +65,7 @@ class Bench:
         self._profile = StepProfile()
         self._profile.attach(self.engine)
         self._next_id = 0
-        fill_with_noise(self.engine.worker.kv_memory.array)
+        fill_with_noise(self.engine.worker.kv_memory)
 
     def close(self) -> None:
         """Frees the engine."""
