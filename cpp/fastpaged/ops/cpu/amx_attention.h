@@ -151,7 +151,7 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
 // Float32 has no tiles.
 template <typename Tiles>
 void amx_paged_attention(const PagedAttentionParams& params, ThreadPool& pool) {
-  if (params.q.dtype != DType::kBFloat16) {
+  if (params.q.dtype != DType::kBFloat16 || is_kv_code(params.kv_cache.dtype)) {
     return paged_attention(params, pool);
   }
   validate(params);

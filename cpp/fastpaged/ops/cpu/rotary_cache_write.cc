@@ -5,6 +5,7 @@
 #include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/element.h"
 #include "fastpaged/ops/kv_layout.h"
+#include "fastpaged/ops/reference/ops.h"
 #include "fastpaged/ops/validate.h"
 
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
@@ -130,6 +131,9 @@ static void write_token(const RotaryCacheWriteParams& params, const KVLayout<Ele
 constexpr std::int64_t kElementsPerTile = 4096;
 
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool) {
+  if (is_kv_code(params.kv_cache.dtype)) {
+    return reference::rotary_cache_write(params, pool);
+  }
   validate(params);
   const RowTiles tiles = RowTiles::of_size(params.qkv.shape[0], params.qkv.shape[1], kElementsPerTile);
   with_element(params.q.dtype, [&](auto element) {
