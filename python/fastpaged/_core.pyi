@@ -234,7 +234,7 @@ class ModelGraph:
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
-def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
+def copy_blocks(plan: SchedulerOutput, device: Activations | Bytes, host: Activations | Bytes) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
     device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
@@ -336,7 +336,8 @@ class Scheduler:
     def set_costs(self, costs: PreemptionCosts) -> None:
         """For preemption_mode "auto", from now on."""
     def schedule(self, now_ns: int = ...) -> SchedulerOutput:
-        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still if not given.
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still where it is
+        not given.
 
         A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""

@@ -27,7 +27,7 @@ from fastpaged.sampling_params import SamplingParams
 
 MAX_MODEL_LEN = 64
 BLOCK_SIZE = 4
-NUM_BLOCKS = 40
+NUM_BLOCKS = 28
 NUM_HOST_BLOCKS = 16
 MOST_AT_A_TIME = 24
 TICK = 1_000_000  # nanoseconds between two looks at the clock
@@ -184,13 +184,15 @@ class Soak:
         self.kinds["found cached tokens"] += output.num_cached_tokens > 0
         for completion in output.outputs:
             reason = completion.finish_reason
-            self.kinds[str(completion.stop_reason) if reason == "abort" and completion.stop_reason else str(reason)] += 1
+            self.kinds[
+                str(completion.stop_reason) if reason == "abort" and completion.stop_reason else str(reason)
+            ] += 1
 
     def _draw(self) -> _Request:
         rng = self._random
         begins = rng.choice(self._beginnings)[: rng.randint(0, 14)] if rng.random() < 0.6 else []
         prompt = begins + [self._token() for _ in range(rng.randint(1, 6))]
-        params = SamplingParams(max_tokens=rng.randint(1, 7), temperature=0.0)
+        params = SamplingParams(max_tokens=rng.randint(1, 12), temperature=0.0)
         kind = rng.choices(("plain", "drawn", "samples", "beams", "too long"), (8, 6, 3, 2, 1))[0]
         if kind == "drawn":
             params = replace(params, temperature=1.5, seed=rng.choice((None, 7)), logprobs=rng.choice((None, 0, 2)))

@@ -11,6 +11,7 @@ depends on how long it takes.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", choices=("outputs", "bytes"), help="leak on purpose, to see it noticed")
     args = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # of requests that fail on purpose
     soak = Soak(soak_engine(), args.seed)
     kept: list[Any] = []
     if args.keep is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastpaged import _core
-from fastpaged.config.dtypes import kv_vector_bytes
+from fastpaged.config.dtypes import KV_SCALE_BYTES, kv_vector_bytes
 from fastpaged.errors import InvalidRequestError
 from fastpaged.worker.free_memory import free_memory_bytes
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 _ELEMENTS: Mapping[KVDType, type[np.uint16 | np.float32]] = {"bfloat16": np.uint16, "float32": np.float32}
+_TILE = 16  # slots
 # The code that is worth 1: times a scale, that.
 _ONE: Mapping[KVDType, int] = {"fp8_e4m3": 0x38, "fp8_e5m2": 0x3C, "int8": 1}
 
@@ -33,7 +34,8 @@ class KVMemory:
 
     array: [num_blocks, num_layers, 2 (K|V), num_kv_heads, block_size, head_dim], the bits of bfloat16 or float32. Of 8
         bits: bytes, uint8 [num_blocks, num_layers, 2 (K|V), num_kv_heads, block_size * (head_dim + 4)], in each of
-        these the codes of all its slots, then as many float32 scales.
+        these, tile by tile, the codes of the tile's slots and then their float32 scales. A tile is 16 slots, or the
+        whole block where that is no multiple of 16 (ops/kv_layout.h).
     host_array: the same, of num_host_blocks blocks.
     num_bytes_copied: so far, by kind of copy.
     """
@@ -48,7 +50,7 @@ class KVMemory:
     ) -> None:
         self.dtype = dtype
         self._element: type[np.uint16 | np.float32 | np.uint8] = _ELEMENTS.get(dtype, np.uint8)
-        self._num_codes = block_size * model.head_dim  # before the scales
+        self._tile = (_TILE if block_size % _TILE == 0 else block_size, model.head_dim)
         self._block_bytes = block_size * model.kv_bytes_per_token(dtype)
         piece: tuple[int, ...] = (block_size, model.head_dim)
         if dtype in _ONE:
@@ -81,9 +83,11 @@ class KVMemory:
         self._fill(self.host_array, block_ids, value)
 
     def codes_and_scales(self, blocks: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """Views of `blocks` (array, host_array, or some of their blocks) as they are kept in 8 bits, the same but for
-        the last axis: [..., block_size * head_dim] and [..., block_size]. REQUIRES: 8 bits; an array in C order."""
-        return blocks[..., : self._num_codes], blocks[..., self._num_codes :].view(np.float32)
+        """Views of blocks as they are kept in 8 bits, of array, of host_array or like theirs: the same but for the last
+        axis, [..., tiles, slots of a tile * head_dim] and [..., tiles, slots of a tile]. REQUIRES: 8 bits, C order."""
+        slots, head_dim = self._tile
+        tiles = blocks.reshape(*blocks.shape[:-1], -1, slots * (head_dim + KV_SCALE_BYTES))
+        return tiles[..., : slots * head_dim], tiles[..., slots * head_dim :].view(np.float32)
 
     def _fill(self, array: npt.NDArray[Any], block_ids: Sequence[int] | npt.NDArray[np.int32], value: float) -> None:
         blocks = np.asarray(block_ids, np.int64)

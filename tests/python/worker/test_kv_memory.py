@@ -43,21 +43,23 @@ def test_host_memory_is_of_the_same_blocks(dtype: DType, element: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", IN_8_BITS)
-def test_of_8_bits_a_block_is_bytes_the_codes_of_its_slots_and_then_their_scales(dtype: KVDType) -> None:
-    memory = KVMemory(5, 3, MODEL, 7, dtype)
+@pytest.mark.parametrize(("block_size", "tiles", "slots"), [(3, 1, 3), (16, 1, 16), (32, 2, 16), (40, 1, 40)])
+def test_of_8_bits_a_block_is_bytes_of_each_tile_its_codes_and_then_their_scales(
+    block_size: int, tiles: int, slots: int, dtype: KVDType
+) -> None:
+    memory = KVMemory(5, block_size, MODEL, 7, dtype)
     for array, num_blocks in ((memory.array, 5), (memory.host_array, 7)):
-        assert array.shape == (num_blocks, 2, 2, 2, 3 * (16 + 4))
+        assert array.shape == (num_blocks, 2, 2, 2, block_size * (16 + 4))
         assert array.dtype == np.uint8
         assert array.flags.c_contiguous and array.flags.writeable
         assert not array.any()
         codes, scales = memory.codes_and_scales(array)
-        assert codes.shape == (num_blocks, 2, 2, 2, 3 * 16) and scales.shape == (num_blocks, 2, 2, 2, 3)
+        assert codes.shape == (num_blocks, 2, 2, 2, tiles, slots * 16)
+        assert scales.shape == (num_blocks, 2, 2, 2, tiles, slots)
         assert scales.flags.aligned
         scales[:], codes[:] = 1.0, 7
-        assert array.reshape(-1, 60)[:, :48].tolist() == [[7] * 48] * num_blocks * 8
-        assert np.ascontiguousarray(array.reshape(-1, 60)[:, 48:]).view(np.float32).tolist() == (
-            [[1.0] * 3] * num_blocks * 8
-        )
+        tile = bytes([7] * slots * 16) + np.ones(slots, np.float32).tobytes()
+        assert array.tobytes() == tile * (num_blocks * 8 * tiles)
 
 
 @pytest.mark.parametrize("dtype", IN_8_BITS)
@@ -125,7 +127,7 @@ def test_of_8_bits_filling_blocks_fills_their_scales(dtype: KVDType, value: floa
     memory.fill_host_blocks([2], value)
     for array, filled in ((memory.array, [1, 4]), (memory.host_array, [2])):
         codes, scales = memory.codes_and_scales(array)
-        np.testing.assert_array_equal(scales[filled], np.full((len(filled), 2, 2, 2, 4), value, np.float32))
+        np.testing.assert_array_equal(scales[filled], np.full((len(filled), 2, 2, 2, 1, 4), value, np.float32))
         assert (codes[filled] == {"fp8_e4m3": 0x38, "fp8_e5m2": 0x3C, "int8": 1}[dtype]).all()  # worth 1
         assert (np.delete(array, filled, 0) == 9).all()
 
