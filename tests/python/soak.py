@@ -21,7 +21,7 @@ from engine.fakes import VOCAB_SIZE, ToyTokenizer, ToyWorker, toy_logits
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.errors import InvalidRequestError
+from fastpaged.errors import InvalidRequestError, QueueOverflowError
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
@@ -98,7 +98,9 @@ def soak_engine() -> LLMEngine:
     config = EngineConfig(
         model="table",
         block_size=BLOCK_SIZE,
-        preemption_mode="swap",
+        scheduling_policy="priority",
+        ageing_steps=20,
+        max_num_queued_tokens=300,
         max_num_seqs=12,
         max_num_batched_tokens=48,
         watermark=0.0,
@@ -172,6 +174,9 @@ class Soak:
         except InvalidRequestError:
             self.kinds["refused"] += 1
             return
+        except QueueOverflowError:
+            self.kinds["kept out of a full queue"] += 1
+            return
         if request.aborted_after is not None:
             self._to_abort[request_id] = self._num_steps + request.aborted_after
 
@@ -206,7 +211,12 @@ class Soak:
             params = replace(params, stop=[chr(self._token())], prompt_logprobs=rng.choice((None, 1)))
         self.kinds[kind] += 1
         aborted_after = rng.randint(0, 6) if rng.random() < 0.1 else None
-        return _Request(prompt, params, {}, rng.choice((None, None, None, "a tenant")), aborted_after)
+        terms = {
+            "priority": rng.choice((-1, 0, 0, 0, 2)),
+            "deadline": rng.choice((None, None, 0.02)) if rng.random() < 0.3 else None,
+            "queue_timeout": rng.choice((None, 0.01)) if rng.random() < 0.3 else None,
+        }
+        return _Request(prompt, params, terms, rng.choice((None, None, None, "a tenant")), aborted_after)
 
     def _token(self) -> int:
         return self._random.randrange(3, VOCAB_SIZE)  # with the end of sequence, and the one whose logits are NaN
