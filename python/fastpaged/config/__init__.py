@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from fastpaged.config.dtypes import DType
 from fastpaged.config.engine_args import EngineArgs
-from fastpaged.config.engine_config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES, EngineConfig
+from fastpaged.config.engine_config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES, SCHEDULING_POLICIES, EngineConfig
 from fastpaged.config.model_config import ModelConfig
 
-__all__ = ["DTYPES", "LOAD_FORMATS", "PREEMPTION_MODES", "DType", "EngineArgs", "EngineConfig", "ModelConfig"]
+__all__ = [
+    "DTYPES",
+    "LOAD_FORMATS",
+    "PREEMPTION_MODES",
+    "SCHEDULING_POLICIES",
+    "DType",
+    "EngineArgs",
+    "EngineConfig",
+    "ModelConfig",
+]
