@@ -146,10 +146,11 @@ class EngineConfig:
             raise InvalidRequestError(
                 f"swap_space must be None or a number of GiB from 0 to {_MAX_SWAP_SPACE}, got {reprlib.repr(space)}"
             )
-        if self.preemption_mode is None:
+        mode: object = self.preemption_mode
+        if mode is None:
             object.__setattr__(self, "preemption_mode", "auto")
-        if not is_one_of(self.preemption_mode, PREEMPTION_MODES):
-            raise refusal("preemption_mode", self.preemption_mode, f"{_listed(PREEMPTION_MODES)} or None")
+        elif not is_one_of(mode, PREEMPTION_MODES):
+            raise refusal("preemption_mode", mode, f"{_listed(PREEMPTION_MODES)} or None")
 
     def _check_queue(self) -> None:
         if not is_one_of(self.scheduling_policy, SCHEDULING_POLICIES):
