@@ -122,6 +122,7 @@ void Scheduler::add(NewRequest request) {
     group.sequences.back()->score_prompt();
   }
   waiting_.insert(group);
+  set_deadlines(group);
 }
 
 bool Scheduler::abort(GroupId id) {
@@ -205,6 +206,7 @@ void Scheduler::remove(SequenceGroup& group) {
     plan_.forget(*sequence);
   }
   queue_of(group.state).erase(group);
+  clear_deadlines(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
   std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });

@@ -25,6 +25,11 @@
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
 // it.
 //
+// A request whose deadline has come by `now` ends before anything is planned, wherever it is, and so does one whose
+// queue_deadline has come if it was never let in: of the two, the earlier one is the reason. It keeps what it has, has
+// an event in plan.ended for each branch, the last with group_finished (of beams, which have no results, one in all),
+// and never computes a token in a step of that time.
+//
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
 //
@@ -64,6 +69,7 @@
 #include "fastpaged/scheduler/scheduler_stats.h"
 #include "fastpaged/scheduler/sequence_group.h"
 #include "fastpaged/scheduler/step_plan.h"
+#include "fastpaged/scheduler/timetable.h"
 
 namespace fastpaged {
 
@@ -200,6 +206,13 @@ class Scheduler {
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
   void release_pins_for(std::int64_t num_blocks);
 
+  // scheduler_deadlines.cc
+  void set_deadlines(const SequenceGroup& group);
+  void clear_deadlines(const SequenceGroup& group);
+  void clear_queue_deadline(const SequenceGroup& group);
+  void end_expired();
+  void end_by_time(SequenceGroup& group, FinishReason reason);
+
   // scheduler_preemption.cc
   struct ForcedPreemption {
     GroupId id;
@@ -234,6 +247,7 @@ class Scheduler {
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
   static void check_beams(const SequenceGroup& group);
+  void check_deadlines() const;
   void check_rows() const;
   void check_blocks() const;
 
@@ -275,6 +289,8 @@ class Scheduler {
   std::int64_t found_when_stalled_ = 0;
   std::uint64_t gains_when_stalled_ = 0;
 
+  Timetable deadlines_;
+  Timetable queue_deadlines_;  // of those that were never let in
   std::vector<ForcedPreemption> forced_;
   std::vector<SequenceEvent> ended_;  // while planning, not reported yet
   SchedulerStats stats_;
