@@ -52,10 +52,24 @@ from fastpaged.errors import InvalidRequestError
         ("swap_space", 2**33, "to 8589934591"),
         ("swap_space", "4", "a number"),
         ("swap_space", True, "a number"),
-        ("preemption_mode", "by_branches", "None or 'recompute' or 'swap'"),
-        ("preemption_mode", "", "None or 'recompute' or 'swap'"),
-        ("preemption_mode", 0, "None or 'recompute' or 'swap'"),
-        ("preemption_mode", [], "None or 'recompute' or 'swap'"),
+        ("preemption_mode", "cheapest", "'auto' or 'recompute' or 'swap' or 'by_branches' or None"),
+        ("preemption_mode", "", "'auto' or 'recompute' or 'swap' or 'by_branches' or None"),
+        ("preemption_mode", 0, "'auto' or 'recompute' or 'swap' or 'by_branches' or None"),
+        ("preemption_mode", [], "'auto' or 'recompute' or 'swap' or 'by_branches' or None"),
+        ("scheduling_policy", "lifo", "'fcfs' or 'priority'"),
+        ("scheduling_policy", None, "'fcfs' or 'priority'"),
+        ("queue_timeout", 0, "None or a number of seconds > 0"),
+        ("queue_timeout", -1.5, "None or a number of seconds > 0"),
+        ("queue_timeout", float("nan"), "None or a number of seconds > 0"),
+        ("queue_timeout", True, "None or a number of seconds > 0"),
+        ("queue_timeout", "1", "None or a number of seconds > 0"),
+        ("max_num_queued_requests", 0, "None or an integer from 1"),
+        ("max_num_queued_tokens", 0, "None or an integer from 1"),
+        ("max_num_queued_tokens", 1.5, "None or an integer from 1"),
+        ("resume_grace_steps", -1, "an integer from 0"),
+        ("ageing_steps", -1, "an integer from 0"),
+        ("prefill_share", -1, "an integer from 0"),
+        ("prefill_share", None, "an integer from 0"),
         ("enable_prefix_caching", 1, "True or False"),
         ("enable_prefix_caching", None, "True or False"),
         ("pinned_prefix_budget", -0.1, "a number in [0, 1]"),
@@ -88,8 +102,11 @@ def test_limits_themselves_are_allowed() -> None:
     EngineConfig(model="m", block_size=256, num_threads=1024, seed=2**64 - 1, num_blocks=1)
     for swap_space in (None, 0, 0.0, 1e-9, 4, 2**33 - 1):
         assert EngineConfig(model="m", swap_space=swap_space).swap_space == swap_space
-    for mode in (None, "recompute", "swap"):
+    for mode in ("auto", "recompute", "swap", "by_branches"):
         assert EngineConfig(model="m", preemption_mode=mode).preemption_mode == mode
+    assert EngineConfig(model="m", preemption_mode=None).preemption_mode == "auto"  # type: ignore[arg-type]
+    for seconds in (None, 1, 0.5, float("inf")):
+        assert EngineConfig(model="m", queue_timeout=seconds).queue_timeout == seconds
 
 
 def test_the_dtype_is_one_of_two_or_left_to_the_engine() -> None:
