@@ -17,6 +17,7 @@ from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
@@ -234,7 +235,7 @@ class ModelGraph:
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
-def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
+def copy_blocks(plan: SchedulerOutput, device: Activations | Bytes, host: Activations | Bytes) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
     device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
@@ -336,7 +337,8 @@ class Scheduler:
     def set_costs(self, costs: PreemptionCosts) -> None:
         """For preemption_mode "auto", from now on."""
     def schedule(self, now_ns: int = ...) -> SchedulerOutput:
-        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still if not given.
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still where it is
+        not given.
 
         A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
@@ -367,6 +369,8 @@ class Scheduler:
     def sequences(self, group_id: int) -> list[int]:
         """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
+    def request_cost(self, group_id: int) -> RequestCost:
+        """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:
