@@ -23,6 +23,7 @@ void Scheduler::set_costs(const PreemptionCosts& costs) {
             [&] { return "costs must be seconds >= 0, got " + std::to_string(seconds); });
   }
   config_.costs = costs;
+  weigh_evictions();
 }
 
 void Scheduler::preempt_as_told() {
@@ -31,7 +32,6 @@ void Scheduler::preempt_as_told() {
   swapped_in_.clear();
   let_in_.clear();
   cached_.clear();
-  copied_.clear();
   kept_out_.clear();
   swapped_for_room_ = false;
   for (const ForcedPreemption& forced : std::exchange(forced_, {})) {
@@ -61,7 +61,6 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   if (wants_swap && holds_something && kv_cache_.swap_out(group.tables())) {
     change_state(group, GroupState::kSwapped);
     swapped_out_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_out;
   } else {
     group.forget_computed(kv_cache_);
@@ -70,19 +69,6 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   preempted_.push_back(group.id);
   ++group.num_preemptions;
   ++stats_.num_preemptions;
-}
-
-void Scheduler::distrust_copies() {
-  if (plan_.spent()) {
-    return;
-  }
-  for (const GroupId id : copied_) {
-    const auto found = groups_.find(id);
-    if (found != groups_.end() && found->second.state != GroupState::kWaiting) {
-      found->second.forget_computed(kv_cache_);
-      change_state(found->second, GroupState::kWaiting);
-    }
-  }
 }
 
 }  // namespace fastpaged
