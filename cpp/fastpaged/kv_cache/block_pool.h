@@ -58,8 +58,9 @@ class BlockPool {
   void uncache(BlockId block);
   // Count + 1 of a cached block, free or not. Returns whether it was free. REQUIRES: it is cached.
   bool take_cached(BlockId block, SequenceId owner);
-  // Whom allocate() tells, once the block is its new owner's, that it is no longer cached. May call uncache().
-  void on_eviction(std::function<void(BlockId)> evicted) { evicted_ = std::move(evicted); }
+  // Whom allocate() tells, once the block is its new owner's, that it is no longer cached, and who that is. May call
+  // uncache().
+  void on_eviction(std::function<void(BlockId, SequenceId)> evicted) { evicted_ = std::move(evicted); }
 
   // In the order they would be allocated: first all that hold nothing, then all that are cached.
   [[nodiscard]] std::vector<BlockId> free_blocks() const { return free_blocks(false); }
@@ -76,7 +77,7 @@ class BlockPool {
   std::vector<std::int32_t> ref_counts_;
   std::vector<bool> cached_;
   std::vector<std::optional<SequenceId>> last_owner_;  // who took, shared or gave back each block last
-  std::function<void(BlockId)> evicted_ = [](BlockId) {};
+  std::function<void(BlockId, SequenceId)> evicted_ = [](BlockId, SequenceId) {};
 };
 
 }  // namespace fastpaged

@@ -52,6 +52,8 @@ class PrefixPins {
   // Of the pins that hold blocks the one unused for longest gives them back; false if none holds any. It stays listed.
   bool release_oldest();
   void release_all();
+  // Blocks that are not cached any more, and those after them.
+  void give_up_uncached();
 
   [[nodiscard]] std::vector<PinnedPrefix> list() const;                      // in order of id
   [[nodiscard]] std::int64_t num_releases() const { return num_releases_; }  // for want of room, ever

@@ -25,6 +25,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
   let_in();
   SchedulerOutput output = plan_.output();
   output.copies = kv_cache_.take_copies();
+  plan_copies_ = output.copies;
   output.preempted = preempted_;
   output.swapped_out = swapped_out_;
   output.swapped_in = swapped_in_;
@@ -51,6 +52,7 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
         break;
     }
   }
+  count_moved_prefixes();
 }
 
 void Scheduler::plan_running() {
@@ -118,11 +120,7 @@ std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& seq
 Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   const std::int32_t first_token = sequence.num_computed_tokens();
   for (;;) {
-    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
     if (kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
-      if (kv_cache_.copies().num_blocks() > copies_before) {
-        copied_.push_back(group.id);
-      }
       return Room::kThere;
     }
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
@@ -228,7 +226,8 @@ bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& runnin
   if (group.state == GroupState::kSwapped) {
     look_up(group);
     const bool per_branch = config_.policy.block_per_branch && running.steps == 0;
-    return num_held_blocks(group) + (per_branch ? group.num_sequences() : missing) <= spare && fits_budget(group);
+    const std::int64_t more = per_branch ? group.num_sequences() : missing;
+    return kv_cache_.missing_to_swap_in(group.tables()) + more <= spare && fits_budget(group);
   }
   return finds_room(group, missing, spare) && fits_budget(group) && !computes_prefix_of(group);
 }
@@ -246,12 +245,14 @@ bool Scheduler::fits_budget(const SequenceGroup& group) const {
 bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
     if (running_.empty()) {
-      release_pins_for(num_held_blocks(group));
+      release_pins_for(group);
     }
+    const std::int64_t others_before = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
+    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
-    group.num_blocks_swapped_in += num_held_blocks(group);
+    const std::int64_t others = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks()) - others_before;
+    group.num_blocks_swapped_in += kv_cache_.copies().num_blocks() - copies_before - others;
     swapped_in_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);
