@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fastpaged.config import DType, ModelConfig
+
+
+_MEASURED_BYTES = 2 << 20
 
 
 class KVMemory:
@@ -60,6 +64,27 @@ class KVMemory:
     def fill_host_blocks(self, block_ids: Sequence[int] | npt.NDArray[np.int32], value: float) -> None:
         """The same for blocks of the host."""
         self.host_array[np.asarray(block_ids, np.int64)] = self._bits(value)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, on either tier."""
+        return self._block_bytes
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        """What moving a block out to the host takes here, and in again: measured over at most a few MB, whose pages
+        are committed by that. REQUIRES: nothing is kept in either memory yet. (0, 0) without host blocks."""
+        num_bytes = min(self.array.nbytes, self.host_array.nbytes, _MEASURED_BYTES)
+        if num_bytes == 0:
+            return 0.0, 0.0
+        device, host = (memory.reshape(-1).view(np.uint8)[:num_bytes] for memory in (self.array, self.host_array))
+        device[:] = 0  # pages that nobody has written are all the same one
+        host[:] = device
+        times = []
+        for source, destination in ((device, host), (host, device)):
+            begin = time.perf_counter()
+            destination[:] = source
+            times.append((time.perf_counter() - begin) * self._block_bytes / num_bytes)
+        return times[0], times[1]
 
     def _bits(self, value: float) -> npt.NDArray[Any]:
         wide = np.array(value, np.float32)
