@@ -56,6 +56,9 @@ class OutputProcessor:
         """seeds: to be shown with each of the request's samples, one for each; a beam search has one entry. stream:
         None for no text at all. final_only: no output before the last one, whatever the params say."""
 
+    def has_begun(self, request_id: str) -> bool:
+        """Whether it is here and was let in once."""
+
     def described(self, group_id: int) -> tuple[str, int] | None:
         """The request's id and how many tokens of it are known; None if it is not (or no longer) here."""
 

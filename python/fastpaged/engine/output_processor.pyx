@@ -74,6 +74,10 @@ cdef class OutputProcessor:
         self.num_waiting += 1
         self.num_waiting_tokens += len(request.prompt_token_ids)
 
+    def has_begun(self, request_id):
+        cdef object group_id = self._group_ids.get(request_id)
+        return group_id is not None and (<_RequestState>self._states[group_id]).scheduled
+
     def described(self, group_id):
         cdef _RequestState state = self._states.get(group_id)
         if state is None:
