@@ -18,9 +18,13 @@ from fastpaged.errors import InvalidRequestError
         ("dtype", "half", "files in it are read as bfloat16 or float32"),
         ("dtype", "fp32", "'auto', 'bfloat16' or 'float32'"),
         ("dtype", None, "'auto', 'bfloat16' or 'float32'"),
-        ("kv_cache_dtype", "fp8", "no KV cache of 8 or fewer bits yet"),
-        ("kv_cache_dtype", "float32", "'auto' or the same as dtype = 'auto', which is 'bfloat16': keys"),
-        ("kv_cache_dtype", 8, "'auto', 'bfloat16' or 'float32'"),
+        ("dtype", "int8", "of 8 bits is the KV cache alone: give kv_cache_dtype"),
+        ("dtype", "fp8", "of 8 bits is the KV cache alone: give kv_cache_dtype"),
+        ("kv_cache_dtype", "nvfp4", "no KV cache of fewer than 8 bits"),
+        ("kv_cache_dtype", "int4", "no KV cache of fewer than 8 bits"),
+        ("kv_cache_dtype", "fp8_e4m3fnuz", "'auto', 'bfloat16', 'float32', 'fp8_e4m3', 'fp8_e5m2' or 'int8'"),
+        ("kv_cache_dtype", "float32", "'int8' or the same as dtype = 'auto', which is 'bfloat16': keys"),
+        ("kv_cache_dtype", 8, "'auto', 'bfloat16', 'float32', 'fp8_e4m3', 'fp8_e5m2' or 'int8'"),
         ("max_model_len", 1, "None, -1 or an integer from 2"),
         ("max_model_len", -2, "None, -1 or an integer from 2"),
         ("max_model_len", -1.0, "None, -1 or an integer from 2"),
@@ -114,9 +118,20 @@ def test_the_dtype_is_one_of_two_or_left_to_the_engine() -> None:
     assert EngineConfig(model="m", dtype="auto", kv_cache_dtype="bfloat16").kv_cache_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16", "float32"])
+def test_keys_and_values_may_be_kept_in_8_bits_whatever_computes_them(dtype: str) -> None:
+    names = ("fp8_e4m3", "fp8", "fp8_e5m2", "int8")
+    assert [EngineConfig(model="m", dtype=dtype, kv_cache_dtype=name).kv_cache_dtype for name in names] == [
+        "fp8_e4m3", "fp8_e4m3", "fp8_e5m2", "int8",
+    ]  # fmt: skip
+
+
 def test_a_dtype_of_torch_is_as_good_as_its_name() -> None:
     torch = pytest.importorskip("torch")
     assert EngineConfig(model="m", dtype=torch.bfloat16).dtype == "bfloat16"
+    assert EngineConfig(model="m", kv_cache_dtype=torch.float8_e4m3fn).kv_cache_dtype == "fp8_e4m3"
+    assert EngineConfig(model="m", kv_cache_dtype=torch.float8_e5m2).kv_cache_dtype == "fp8_e5m2"
+    assert EngineConfig(model="m", kv_cache_dtype=torch.int8).kv_cache_dtype == "int8"
     with pytest.raises(InvalidRequestError, match=r"dtype must be .* got torch.float64"):
         EngineConfig(model="m", dtype=torch.float64)
 

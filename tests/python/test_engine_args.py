@@ -27,7 +27,7 @@ SERVED: dict[str, tuple[object, object]] = {
     "kv_cache_memory_bytes": (None, 1 << 20),
     "num_gpu_blocks_override": (None, 8),
     "block_size": (None, 32),
-    "kv_cache_dtype": ("auto", "auto"),
+    "kv_cache_dtype": ("auto", "int8"),
     "max_num_seqs": (None, 8),
     "max_num_batched_tokens": (None, 512),
     "long_prefill_token_threshold": (0, 64),

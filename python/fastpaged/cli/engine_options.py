@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES, SCHEDULING_POLICIES
+from fastpaged.config import DTYPES, KV_DTYPES, LOAD_FORMATS, PREEMPTION_MODES, SCHEDULING_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
     "resume_grace_steps", "prefill_share", "scheduling_policy", "ageing_steps", "queue_timeout",
-    "max_num_queued_requests", "max_num_queued_tokens",
+    "max_num_queued_requests", "max_num_queued_tokens", "kv_cache_dtype",
     "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
@@ -36,7 +36,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--revision", metavar="REV", help="a branch, tag or commit of a model on the hub")
     group.add_argument("--download-dir", metavar="DIR", help="where models of the hub are kept")
     group.add_argument("--load-format", choices=LOAD_FORMATS, help="dummy: random weights (default: auto)")
-    group.add_argument("--dtype", choices=DTYPES, help="of weights, activations and KV cache (default: auto)")
+    group.add_argument("--dtype", choices=DTYPES, help="of weights and activations (default: auto)")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=(*KV_DTYPES, "fp8"),
+        help="of keys and values: of 8 bits about half the bytes (fp8: fp8_e4m3; default: auto, that of --dtype)",
+    )
     group.add_argument(
         "--max-model-len", type=int, metavar="N", help="context limit (default: the model's); -1: what memory holds"
     )

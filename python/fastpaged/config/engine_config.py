@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fastpaged.config.dtypes import compute_dtype
+from fastpaged.config.dtypes import KV_CODES, checked_dtype, compute_dtype
 from fastpaged.errors import InvalidRequestError
 from fastpaged.param_checks import is_one_of, refusal
 
@@ -24,7 +24,7 @@ class EngineConfig:
 
     model: str  # a .gguf file, a model folder, or a name (org/name)
     dtype: str = "auto"  # of weights and activations: "bfloat16" or "float32"; "auto": bfloat16
-    kv_cache_dtype: str = "auto"  # the same as dtype, or "auto", which is that
+    kv_cache_dtype: str = "auto"  # "fp8_e4m3" (also "fp8"), "fp8_e5m2" or "int8"; "auto": the same as dtype
     max_model_len: int | None = None  # tokens of prompt and answer; None: what the model was trained for; -1: what fits
     block_size: int = 16  # tokens per KV block
     num_blocks: int | None = None  # of the KV pool; None: sized from kv_cache_memory_bytes or free memory
@@ -132,11 +132,12 @@ class EngineConfig:
         dtype = checked_dtype("dtype", self.dtype)
         object.__setattr__(self, "dtype", dtype)
         cache_dtype = checked_dtype("kv_cache_dtype", self.kv_cache_dtype)
-        if cache_dtype != "auto" and cache_dtype != compute_dtype(dtype):
+        if cache_dtype not in (*KV_CODES, "auto", compute_dtype(dtype)):
             meaning = f", which is {compute_dtype(dtype)!r}" if dtype == "auto" else ""
+            codes = ", ".join(map(repr, KV_CODES))
             raise InvalidRequestError(
-                f"kv_cache_dtype must be 'auto' or the same as dtype = {dtype!r}{meaning}: keys and values are kept "
-                f"in the dtype that computes them, got {self.kv_cache_dtype!r}"
+                f"kv_cache_dtype must be 'auto', {codes} or the same as dtype = {dtype!r}{meaning}: keys and values "
+                f"are kept in 8 bits, or in the dtype that computes them, got {self.kv_cache_dtype!r}"
             )
         object.__setattr__(self, "kv_cache_dtype", cache_dtype)
 
@@ -167,22 +168,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def checked_dtype(name: str, value: object) -> str:
-    """One of DTYPES. "float" is float32, and torch's own dtypes are as good as their names."""
-    given = str(value).removeprefix("torch.") if type(value).__module__ == "torch" else value
-    dtype = "float32" if given == "float" else given
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return dtype
-    why = ""
-    if dtype in ("half", "float16"):
-        why = " (float16 is no dtype to compute in here: files in it are read as bfloat16 or float32)"
-    elif isinstance(dtype, str) and name == "kv_cache_dtype" and dtype.startswith(("fp8", "int8", "int4", "nvfp4")):
-        why = " (there is no KV cache of 8 or fewer bits yet)"
-    allowed = ", ".join(map(repr, DTYPES[:-1])) + f" or {DTYPES[-1]!r}"
-    raise InvalidRequestError(f"{name} must be {allowed}{why}, got {reprlib.repr(value)}")
-
-
-DTYPES = ("auto", "bfloat16", "float32")
 LOAD_FORMATS = ("auto", "safetensors", "gguf", "dummy")
 # What is cheaper for this request here and now; computing it again; swapping it to host memory, where that has room; or
 # the paper's rule, by which a request of several sequences is swapped and one of a single sequence recomputed.

@@ -69,7 +69,8 @@ class LLMEngine:
             self.default_sampling_params = params
             start_up.log(
                 f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
-                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens"
+                f"{worker.kv_memory.words})"
             )
         except BaseException:
             worker.keep_no_weights()
