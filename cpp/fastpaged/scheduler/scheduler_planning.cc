@@ -15,6 +15,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
     return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
   });
   now_ = now;
+  invariant(all_released(), kRefusedRelease);
   distrust_copies();
   end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
@@ -126,7 +127,7 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
   const std::int32_t first_token = sequence.num_computed_tokens();
   while (!kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
-    if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
+    if (num_held_blocks(group) + missing > kv_cache_.num_usable_blocks()) {
       return end_at_ceiling(group, sequence);
     }
     if (running_.size() == 1 && pins_.release_oldest()) {
