@@ -61,6 +61,12 @@ class BlockPool {
   // Whom allocate() tells, once the block is its new owner's, that it is no longer cached. May call uncache().
   void on_eviction(std::function<void(BlockId)> evicted) { evicted_ = std::move(evicted); }
 
+  // For those who look from outside: the step in which a block was last taken, shared, given back, or planned to be
+  // written into; 0 if never. Steps are whatever start_step() says, from 1 on.
+  void start_step(std::uint64_t step) { step_ = step; }
+  void note_write(BlockId block) { last_use_[block] = step_; }  // REQUIRES: the block is known
+  [[nodiscard]] std::uint64_t last_use(BlockId block) const { return last_use_[block]; }  // the same
+
   // In the order they would be allocated: first all that hold nothing, then all that are cached.
   [[nodiscard]] std::vector<BlockId> free_blocks() const { return free_blocks(false); }
   [[nodiscard]] std::vector<BlockId> cached_free_blocks() const { return free_blocks(true); }
@@ -76,6 +82,8 @@ class BlockPool {
   std::vector<std::int32_t> ref_counts_;
   std::vector<bool> cached_;
   std::vector<std::optional<SequenceId>> last_owner_;  // who took, shared or gave back each block last
+  std::vector<std::uint64_t> last_use_;
+  std::uint64_t step_ = 0;
   std::function<void(BlockId)> evicted_ = [](BlockId) {};
 };
 

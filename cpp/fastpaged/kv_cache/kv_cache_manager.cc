@@ -47,7 +47,9 @@ KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size,
       prefix_caching_(prefix_caching.enabled),
       device_("device", num_blocks),
       host_("host", num_host_blocks),
+      cache_events_(prefix_caching.enabled ? prefix_caching.max_events : 0, num_blocks, num_host_blocks),
       prefix_cache_(prefix_caching.enabled ? num_blocks : 0, block_size, prefix_caching.hash_mask) {
+  prefix_cache_.tell(cache_events_);
   device_.on_eviction([this](BlockId block) {
     ++num_evicted_;
     for (const BlockId descendant : prefix_cache_.erase(block)) {
@@ -62,6 +64,11 @@ void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) 
                         " pool where it must hold the " + tier.name() + " pool's",
                     std::source_location::current());
   }
+}
+
+void KVCacheManager::start_step(std::uint64_t step) {
+  device_.start_step(step);
+  host_.start_step(step);
 }
 
 std::int64_t KVCacheManager::capacity() const {
@@ -107,6 +114,7 @@ bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::i
     } else if (device_.is_cached(table.blocks()[i])) {
       forget(table.blocks()[i]);  // a copy would be one block more than there would be without the cache
     }
+    device_.note_write(table.blocks()[i]);
   }
   return true;
 }

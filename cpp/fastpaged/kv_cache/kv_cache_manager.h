@@ -16,6 +16,7 @@
 #include "fastpaged/base/types.h"
 #include "fastpaged/kv_cache/block_pool.h"
 #include "fastpaged/kv_cache/block_table.h"
+#include "fastpaged/kv_cache/cache_events.h"
 #include "fastpaged/kv_cache/copy_list.h"
 #include "fastpaged/kv_cache/prefix_cache.h"
 #include "fastpaged/kv_cache/prefix_match.h"
@@ -89,6 +90,11 @@ class KVCacheManager {
   [[nodiscard]] const CopyList& copies() const { return copies_; }
   [[nodiscard]] std::vector<BlockCopy> take_copies() { return copies_.take(); }
 
+  // For those who look from outside: what became of the cached contents, and when a block was last used
+  // (BlockPool::start_step).
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return cache_events_.take(); }
+  void start_step(std::uint64_t step);
+
   [[nodiscard]] const BlockPool& device_pool() const { return device_; }
   [[nodiscard]] const BlockPool& host_pool() const { return host_; }
   void check_invariants() const;
@@ -111,6 +117,7 @@ class KVCacheManager {
   BlockPool device_;
   BlockPool host_;
   CopyList copies_;
+  CacheEvents cache_events_;
   PrefixCache prefix_cache_;
   std::uint64_t epoch_ = 1;  // counts resets
   std::uint64_t num_gains_ = 0;

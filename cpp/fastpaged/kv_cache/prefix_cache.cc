@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "fastpaged/base/check.h"
+#include "fastpaged/kv_cache/content_hash.h"
 
 namespace fastpaged {
 
@@ -64,6 +65,10 @@ void PrefixCache::add(BlockId block, Node parent, std::span<const TokenId> token
   std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(block * block_size_));
   index_.insert(entries_[block].hash, block);
   link(block);
+  if (events_ != nullptr) {
+    parent < 0 ? events_->stored_first(block, root_hash(root_name(parent)), tokens)
+               : events_->stored(block, parent, tokens);
+  }
 }
 
 void PrefixCache::touch(BlockId block) {
@@ -96,6 +101,9 @@ void PrefixCache::clear() {
   roots_.clear();
   unused_roots_.clear();
   root_by_name_.clear();
+  if (events_ != nullptr) {
+    events_->cleared();
+  }
 }
 
 BlockId& PrefixCache::first_child(Node node) {
@@ -146,6 +154,9 @@ void PrefixCache::unlink(BlockId block) {
 }
 
 void PrefixCache::erase_one(BlockId block) {
+  if (events_ != nullptr) {
+    events_->removed(block);
+  }
   const Node parent = entries_[block].parent;
   ++num_erased_;
   index_.erase(entries_[block].hash, block);

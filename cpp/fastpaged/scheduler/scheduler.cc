@@ -24,6 +24,7 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
   require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require_at_least(0, "max_cache_events", config.max_cache_events);
   require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
     return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
   });
@@ -82,7 +83,9 @@ void require_runs_together(const NewRequest& request, const SchedulerConfig& con
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
-                {.enabled = config.prefix_caching, .hash_mask = config.prefix_hash_mask}),
+                {.enabled = config.prefix_caching,
+                 .hash_mask = config.prefix_hash_mask,
+                 .max_events = config.max_cache_events}),
       pins_(config.block_size, config.max_pinned_blocks),
       num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
 
@@ -101,6 +104,7 @@ void Scheduler::add(NewRequest request) {
   SequenceGroup& group = groups_[request.id];
   group.id = request.id;
   group.arrival = next_arrival_++;
+  group.line_since = plan_.step();
   group.priority = request.priority;
   group.deadline = request.deadline;
   group.queue_deadline = request.queue_deadline;
@@ -196,6 +200,7 @@ void Scheduler::change_state(SequenceGroup& group, GroupState state) {
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   group.state = state;
+  group.line_since = plan_.step();
   num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   queue_of(group.state).insert(group);
 }

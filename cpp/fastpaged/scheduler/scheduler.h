@@ -57,6 +57,7 @@
 #include <vector>
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "fastpaged/scheduler/kv_snapshot.h"
 #include "fastpaged/scheduler/prefix_pins.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
@@ -78,6 +79,7 @@ struct SchedulerConfig {
   bool prefix_caching = false;
   std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
+  std::int64_t max_cache_events = 0;                   // kept until take_cache_events(); 0: none
   PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
   bool host_prefix_tier =
       false;  // cached blocks that are evicted go to the host pool's free blocks, and are found there
@@ -168,6 +170,14 @@ class Scheduler {
   [[nodiscard]] const KVCacheManager& kv_cache() const { return kv_cache_; }
   [[nodiscard]] const SequenceGroup& group(GroupId id) const;  // throws std::invalid_argument
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
+  // What became of the prefix cache's contents since the last time; nothing without max_cache_events.
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return kv_cache_.take_cache_events(); }
+  // Read off the tables now: O(blocks + entries of tables), and with snapshot() the tokens of cached blocks.
+  [[nodiscard]] KVSnapshot snapshot() const;
+  struct SlotSplits {
+    SlotSplit device, host;
+  };
+  [[nodiscard]] SlotSplits slot_splits() const;  // snapshot()'s alone, which is cheaper
   void check_invariants() const;
 
  private:
@@ -230,6 +240,13 @@ class Scheduler {
   void move_beams(SequenceGroup& group, std::span<const BeamSearch::Continuation> live);
   Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
   void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
+
+  // scheduler_snapshot.cc
+  [[nodiscard]] std::vector<const SequenceGroup*> groups_by_arrival() const;
+  [[nodiscard]] TierUse tier_use(Tier tier) const;
+  void fill_slots(TierUse& use, Tier tier) const;
+  void fill_holders(KVSnapshot& snapshot) const;
+  void fill_hashes(KVSnapshot& snapshot) const;
 
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
