@@ -15,11 +15,11 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
     return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
   });
   now_ = now;
+  kv_cache_.start_step(plan_.step() + 1);
   distrust_copies();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
   plan_.start(config_.max_num_batched_tokens, spare_rows);
-  kv_cache_.start_step(plan_.step());
   preempt_as_told();
   plan_running();
   let_in();
