@@ -44,7 +44,7 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   last_use_[*block] = step_;
   if (cached_[*block]) {
     cached_[*block] = false;
-    evicted_(*block);
+    evicted_(*block, owner);
   }
   return block;
 }

@@ -58,8 +58,9 @@ class BlockPool {
   void uncache(BlockId block);
   // Count + 1 of a cached block, free or not. Returns whether it was free. REQUIRES: it is cached.
   bool take_cached(BlockId block, SequenceId owner);
-  // Whom allocate() tells, once the block is its new owner's, that it is no longer cached. May call uncache().
-  void on_eviction(std::function<void(BlockId)> evicted) { evicted_ = std::move(evicted); }
+  // Whom allocate() tells, once the block is its new owner's, that it is no longer cached, and who that is. May call
+  // uncache().
+  void on_eviction(std::function<void(BlockId, SequenceId)> evicted) { evicted_ = std::move(evicted); }
 
   // For those who look from outside: the step in which a block was last taken, shared, given back, or planned to be
   // written into; 0 if never. Steps are whatever start_step() says, from 1 on.
@@ -84,7 +85,7 @@ class BlockPool {
   std::vector<std::optional<SequenceId>> last_owner_;  // who took, shared or gave back each block last
   std::vector<std::uint64_t> last_use_;
   std::uint64_t step_ = 0;
-  std::function<void(BlockId)> evicted_ = [](BlockId) {};
+  std::function<void(BlockId, SequenceId)> evicted_ = [](BlockId, SequenceId) {};
 };
 
 }  // namespace fastpaged

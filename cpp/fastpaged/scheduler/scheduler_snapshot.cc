@@ -235,6 +235,10 @@ void Scheduler::fill_hashes(KVSnapshot& snapshot) const {
     BlockUse& use = snapshot.device.blocks[block];
     use.content_hash = use.cached ? hashes.of(block) : 0;
   }
+  for (BlockId block = 0; block < kv_cache_.host_pool().num_blocks(); ++block) {
+    BlockUse& use = snapshot.host.blocks[block];
+    use.content_hash = use.cached ? hashes.of(kv_cache_.host_node(block)) : 0;
+  }
 }
 
 // Twice over the tables: how many hold each block is known, so where each block's holders begin is.
