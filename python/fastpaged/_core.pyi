@@ -17,6 +17,7 @@ from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
@@ -374,6 +375,8 @@ class Scheduler:
     def take_cache_events(self) -> tuple[list[CacheEvent], int]:
         """Those since the last time, and how many older ones were dropped beyond max_cache_events."""
     max_cache_events: Final[int]
+    def request_cost(self, group_id: int) -> RequestCost:
+        """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:

@@ -72,6 +72,11 @@ class World {
     check();
   }
 
+  void set_costs(const PreemptionCosts& costs) {
+    scheduler.set_costs(costs);
+    slow.set_costs(costs);
+  }
+
   void reset() {
     scheduler.reset();
     slow.reset(all_free(scheduler.kv_cache().device_pool()), all_free(scheduler.kv_cache().host_pool()));
