@@ -1,7 +1,7 @@
-"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc). Only for readers and type checkers: no module
-of this name exists at run time."""
+"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc). Only for readers and type checkers: no
+module of this name exists at run time."""
 
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +49,8 @@ class BlockBill:
     num_saved: Final[int]
 
 class RequestUse:
-    """state: "waiting", "running" or "swapped"."""
-
     id: Final[int]
-    state: Final[str]
+    state: Final[Literal["waiting", "running", "swapped"]]
     priority: Final[int]
     num_sequences: Final[int]
     num_prompt_tokens: Final[int]

@@ -1,5 +1,5 @@
-"""Events of the prefix cache, for routers and other caches: whoever applies all of them, in order, to an empty set knows
-what is cached, by content and tier."""
+"""Events of the prefix cache, for routers and other caches: whoever applies all of them, in order, to an empty set
+knows what is cached, by content and tier."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ KVEvent = BlockStored | BlockRemoved | BlockMoved | AllBlocksCleared
 
 @dataclass(frozen=True)
 class KVEvents:
-    """num_dropped: older ones that nobody had drained when there were too many. Who has missed some knows what is cached
-    again after the next AllBlocksCleared, or from a kv_snapshot()."""
+    """num_dropped: older ones that nobody had drained when there were too many. Who has missed some knows what is
+    cached again after the next AllBlocksCleared, or from a kv_snapshot()."""
 
     events: tuple[KVEvent, ...]
     num_dropped: int

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fastpaged import _core
 
 _FIRST_PIN_OWNER = 2**63
@@ -66,8 +67,8 @@ class KVBlock:
 
     num_tokens: slots that hold a computed token; a cached block is full, held or not. num_reserved: slots for tokens of
         a step that is not done yet.
-    content_hash: of a cached block, a name of its tokens and all before them (and the cache_salt): the same in every run
-        and tier. None: it is not cached.
+    content_hash: of a cached block, a name of its tokens and all before them (and the cache_salt): the same in every
+        run and tier. None: it is not cached.
     age: steps since it was last taken, shared, given back or written into; None: never.
     holders: pins first, then requests in order of arrival.
     """
@@ -202,17 +203,13 @@ class KVSnapshot:
 
     def __str__(self) -> str:
         """For people: the split of each tier, then everybody's bill."""
-        lines = [f"KV cache, step {self.step}{', under way' if self.planned else ''}: blocks of {self.block_size} tokens"]
-        rows = [("", "blocks", "tokens", "reserved", "internal", "external", "free", "cached free", "pinned", "saved")]
-        for tier in (self.device, self.host):
-            if tier.blocks:
-                split = tier.split
-                figures = (split.token_states, split.reserved, split.internal_waste, split.external_waste)
-                figures += (split.free, split.cached_free, split.pinned, split.saved)
-                shares = [f"{figure / split.num_slots:.1%}" for figure in figures]
-                rows.append((tier.name, str(len(tier.blocks)), *shares))
-        lines += _aligned(rows)
-        lines.append(f"of the slots in use {self.device.split.token_state_share:.1%} hold tokens")
+        step = f"step {self.step}, which is under way" if self.planned else f"step {self.step}"
+        tiers = [tier for tier in (self.device, self.host) if tier.blocks]
+        lines = [
+            f"KV cache, {step}: blocks of {self.block_size} tokens",
+            *_aligned([_SPLIT_TITLES, *map(_split_row, tiers)]),
+            f"of the slots in use {self.device.split.token_state_share:.1%} hold tokens",
+        ]
         if self.requests or self.pins:
             lines += ["", *_aligned([_BILL_TITLES, *map(_pin_row, self.pins), *map(_request_row, self.requests)])]
         return "\n".join(lines)
@@ -283,7 +280,10 @@ def _request(use: _core.RequestUse, step: int, request_ids: Mapping[int, str]) -
 def _tier_as_dict(tier: KVTier) -> dict[str, object]:
     split = tier.split
     shares = {"external_waste": 0, "in_use": split.in_use, "token_state_share": split.token_state_share}
-    return {"split": {**dataclasses.asdict(split), **shares}, "blocks": [_block_as_dict(block) for block in tier.blocks]}
+    return {
+        "split": {**dataclasses.asdict(split), **shares},
+        "blocks": [_block_as_dict(block) for block in tier.blocks],
+    }
 
 
 def _block_as_dict(block: KVBlock) -> dict[str, object]:
@@ -295,18 +295,26 @@ def _bill_as_dict(bill: KVBill) -> dict[str, int]:
     return {**dataclasses.asdict(bill), "held": bill.held, "saved": bill.saved}
 
 
+_SPLIT_TITLES = ("", "blocks", "tokens", "reserved", "internal", "external", "free", "cached free", "pinned", "saved")
 _BILL_TITLES = (
     "request", "state", "seqs", "prompt", "output", "blocks", "owned", "shared", "charged", "saved", "preempted",
     "recomputed", "swapped",
 )  # fmt: skip
 
 
+def _split_row(tier: KVTier) -> tuple[str, ...]:
+    split = tier.split
+    figures = [split.token_states, split.reserved, split.internal_waste, split.external_waste]
+    figures += [split.free, split.cached_free, split.pinned, split.saved]
+    return (tier.name, str(len(tier.blocks)), *(f"{figure / split.num_slots:.1%}" for figure in figures))
+
+
 def _request_row(request: KVRequest) -> tuple[str, ...]:
     bill = request.bill
     state = request.state if request.steps_in_line is None else f"{request.state} {request.steps_in_line}"
-    figures = (request.num_sequences, request.num_prompt_tokens, request.num_output_tokens)
-    figures += (bill.held, bill.owned, bill.shared, bill.charged, bill.saved)
-    figures += (request.num_preemptions, request.num_tokens_recomputed)
+    figures = [request.num_sequences, request.num_prompt_tokens, request.num_output_tokens]
+    figures += [bill.held, bill.owned, bill.shared, bill.charged, bill.saved]
+    figures += [request.num_preemptions, request.num_tokens_recomputed]
     swapped = request.num_blocks_swapped_out + request.num_blocks_swapped_in
     return (request.request_id, state, *map(str, figures), str(swapped))
 

@@ -32,7 +32,6 @@ class StepPlan {
   [[nodiscard]] SchedulerOutput output() const;
   // Throws std::invalid_argument unless `plan` is this one and not spent yet.
   void require_current(const SchedulerOutput& plan) const;
-  [[nodiscard]] std::uint64_t step() const { return step_; }  // which start() it is of; 0: none yet
   [[nodiscard]] bool spent() const { return spent_; }
 
   [[nodiscard]] std::span<const PlannedSequence> sequences() const { return sequences_; }

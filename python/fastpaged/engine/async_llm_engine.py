@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
+    from fastpaged.kv_events import KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.sampling_params import SamplingParams
@@ -161,6 +163,14 @@ class AsyncLLMEngine(SaysWhyAbsent):
     async def reset_prefix_cache(self) -> bool:
         """As LLM.reset_prefix_cache()."""
         return await self._ask(lambda engine: engine.reset_prefix_cache())
+
+    async def kv_snapshot(self) -> KVSnapshot:
+        """As LLM.kv_snapshot(), between two steps."""
+        return await self._ask(lambda engine: engine.kv_snapshot())
+
+    async def kv_events(self) -> KVEvents:
+        """As LLM.kv_events()."""
+        return await self._ask(lambda engine: engine.kv_events())
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

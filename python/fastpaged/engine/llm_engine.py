@@ -19,6 +19,8 @@ from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
 from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.kv_events import MAX_KV_EVENTS, KVEvents, kv_events_of
+from fastpaged.kv_snapshot import KVSnapshot
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -90,6 +92,7 @@ class LLMEngine:
             num_host_blocks=worker.num_host_blocks,
             prefix_caching=config.enable_prefix_caching,
             max_pinned_blocks=max_pinned_blocks or 0,
+            max_cache_events=MAX_KV_EVENTS if config.kv_events else 0,
             policy=_core.SchedulerPolicy(
                 preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
                 long_prefill_token_threshold=config.long_prefill_token_threshold,
@@ -237,6 +240,21 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             self.scheduler.reset_prefix_cache()
         return True
+
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory, block by block, between two steps: about a microsecond a block and a holder.
+        With async_scheduling a step may be under way."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""
+        self._check_open()
+        if not self.config.kv_events:
+            raise InvalidRequestError("kv_events() needs an engine made with kv_events=True")
+        with self._exclusive, DeferredSignals():
+            return kv_events_of(self.scheduler.take_cache_events())
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

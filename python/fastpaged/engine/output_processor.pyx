@@ -60,6 +60,9 @@ cdef class OutputProcessor:
     def __contains__(self, request_id):
         return request_id in self._group_ids
 
+    def request_ids(self):
+        return {group_id: request_id for request_id, group_id in self._group_ids.items()}
+
     def add(self, group_id, request, seeds, stream, final_only=False):
         self._states[group_id] = _RequestState(
             request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
