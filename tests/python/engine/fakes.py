@@ -129,6 +129,7 @@ def toy_engine(
     async_scheduling: bool = False,
     enable_prefix_caching: bool = True,
     pinned_prefix_budget: float = 0.25,
+    kv_events: bool = False,
 ) -> LLMEngine:
     """An engine around the toy model."""
     config = EngineConfig(
@@ -142,6 +143,7 @@ def toy_engine(
         async_scheduling=async_scheduling,
         enable_prefix_caching=enable_prefix_caching,
         pinned_prefix_budget=pinned_prefix_budget,
+        kv_events=kv_events,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]
