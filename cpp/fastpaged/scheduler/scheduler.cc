@@ -129,6 +129,7 @@ void Scheduler::add(NewRequest request) {
     group.sequences.back()->score_prompt();
   }
   waiting_.insert(group);
+  set_deadlines(group);
 }
 
 bool Scheduler::abort(GroupId id) {
@@ -215,6 +216,7 @@ void Scheduler::remove(SequenceGroup& group) {
     plan_.forget(*sequence);
   }
   queue_of(group.state).erase(group);
+  clear_deadlines(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
   if (group.num_preemptions > 0) {

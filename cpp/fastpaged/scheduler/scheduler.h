@@ -26,6 +26,10 @@
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
 // it.
 //
+// A request whose deadline has come by `now` ends before anything is planned, wherever it is, and so does one whose
+// queue_deadline has come if it was never let in: of the two, the earlier one is the reason. It keeps what it has, has
+// an event in plan.ended for each branch, the last with group_finished (of beams, which have no results, one in all),
+// and never computes a token in a step of that time.
 // A group that comes back after a preemption is kept over a window of steps (policy.resume_grace_steps). It is let in
 // where there is room for all that it and those that run may take within the window, and while the window lasts nobody
 // is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
@@ -71,6 +75,7 @@
 #include "fastpaged/scheduler/scheduler_stats.h"
 #include "fastpaged/scheduler/sequence_group.h"
 #include "fastpaged/scheduler/step_plan.h"
+#include "fastpaged/scheduler/timetable.h"
 
 namespace fastpaged {
 
@@ -222,6 +227,12 @@ class Scheduler {
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
   void release_pins_for(std::int64_t num_blocks);
 
+  // scheduler_deadlines.cc
+  void set_deadlines(const SequenceGroup& group);
+  void clear_deadlines(const SequenceGroup& group);
+  void clear_queue_deadline(const SequenceGroup& group);
+  void end_expired();
+  void end_by_time(SequenceGroup& group, FinishReason reason);
   // scheduler_growth.cc
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] std::int64_t missing_blocks_to_come(const SequenceGroup& group, std::int32_t steps) const;
@@ -277,6 +288,7 @@ class Scheduler {
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
   static void check_beams(const SequenceGroup& group);
+  void check_deadlines() const;
   void check_rows() const;
   void check_blocks() const;
 
@@ -318,6 +330,8 @@ class Scheduler {
   std::int64_t found_when_stalled_ = 0;
   std::uint64_t gains_when_stalled_ = 0;
 
+  Timetable deadlines_;
+  Timetable queue_deadlines_;  // of those that were never let in
   std::vector<ForcedPreemption> forced_;
   // Of those that were preempted and have ended since the last update(), and before it, since the one before.
   std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;

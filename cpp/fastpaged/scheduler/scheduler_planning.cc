@@ -17,6 +17,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
   now_ = now;
   kv_cache_.start_step(plan_.step() + 1);
   distrust_copies();
+  end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
   plan_.start(config_.max_num_batched_tokens, spare_rows);

@@ -121,6 +121,7 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
     group.take_over_from(sequence, kv_cache_);
   }
   if (!std::exchange(group.was_let_in, true)) {
+    clear_queue_deadline(group);
     cached_.emplace_back(group.id, num_tokens);
     const bool looked_up = config_.prefix_caching && !group.skip_prefix_cache;
     stats_.num_prefix_tokens_looked_up += looked_up ? group.sequences.front()->num_prompt_tokens() : 0;

@@ -97,4 +97,14 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
   return request;
 }
 
+// Somebody in a hurry, now and then, and at any time.
+inline void set_random_deadlines(Random& random, NewRequest& request, Nanoseconds now) {
+  if (random.once_in(8)) {
+    request.deadline = now + random.between(0, 60);
+  }
+  if (random.once_in(8)) {
+    request.queue_deadline = now + random.between(0, 20);
+  }
+}
+
 }  // namespace fastpaged::test

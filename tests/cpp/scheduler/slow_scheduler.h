@@ -87,8 +87,9 @@ class SlowScheduler : public SlowWindows {
     reported = true;
   }
 
-  const SchedulerOutput& schedule() {
+  const SchedulerOutput& schedule(Nanoseconds now = 0) {
     recompute_what_was_copied();
+    end_expired(now);
     ++step_;
     plan = {};
     memory.copies.clear();
@@ -156,6 +157,35 @@ class SlowScheduler : public SlowWindows {
  private:
   [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
     return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
+  }
+
+  // Whose time is up, as long as there is somebody: by that time, deadlines first, then by arrival.
+  void end_expired(Nanoseconds now) {
+    while (true) {
+      using Due = std::tuple<Nanoseconds, FinishReason, GroupId>;
+      std::optional<Due> first;
+      for (const auto& [id, group] : groups()) {
+        const Nanoseconds in_queue = group.was_let_in ? kNoDeadline : group.asked.queue_deadline;
+        for (const Due& due :
+             {Due{group.asked.deadline, FinishReason::kDeadline, id}, Due{in_queue, FinishReason::kQueueTimeout, id}}) {
+          first = std::get<0>(due) <= now ? std::min(first.value_or(due), due) : first;
+        }
+      }
+      if (!first) {
+        return;
+      }
+      const auto& [when, reason, id] = *first;
+      for (const auto& [branch_id, branch] : groups().at(id).branches) {
+        unreported.push_back({.group_id = id,
+                              .sequence_id = branch_id,
+                              .parent_id = branch_id,
+                              .branch = branch.branch,
+                              .finished = true,
+                              .finish_reason = reason});
+      }
+      unreported.back().group_finished = true;
+      memory.erase_group(id);
+    }
   }
 
   void go_on(GroupId id) {
