@@ -38,6 +38,7 @@ class PrefixCache {
   PrefixCache(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t hash_mask = ~std::uint64_t{0});
 
   [[nodiscard]] std::int32_t num_cached() const { return index_.size(); }
+  [[nodiscard]] BlockId num_blocks() const { return static_cast<BlockId>(entries_.size()); }  // cached or not
   [[nodiscard]] std::uint64_t num_erased() const { return num_erased_; }  // since the beginning
   [[nodiscard]] bool holds(BlockId block) const { return entries_[block].id != 0; }
   // Names what the block holds, now and never again for anything else; 0 for a block that is not cached.
