@@ -68,7 +68,7 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"worker"}),
     frozenset({"executor"}),
     frozenset({"engine"}),
-    frozenset({"llm"}),
+    frozenset({"llm", "simulator"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 # Package -> how the modules that may import it are named: what not every installation has, and what only checks ours.

@@ -222,6 +222,7 @@ void bind_scheduler(py::module_& m) {
   bind_sizes(scheduler);
   bind_prefixes(m, scheduler);
   bind_snapshot(m, scheduler);
+  bind_recording(scheduler);
   bind_batch(m);
 }
 

@@ -347,6 +347,18 @@ class Scheduler:
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
         """update() with tokens from elsewhere, plan.num_results of them; None for a row whose logits held a NaN. The
         token of a row that scores the prompt is not looked at."""
+    def update_rows(
+        self,
+        plan: SchedulerOutput,
+        token_ids: Sequence[int],
+        failed_rows: Sequence[int] = ...,
+        candidates: Sequence[Sequence[tuple[int, float]]] = ...,
+    ) -> StepEvents:
+        """The same where there may be beams. candidates: (token, logprob) of each row, best first; none if there are no
+        beams."""
+    def cached_blocks(self) -> tuple[Ints, Ints, Ints]:
+        """What the prefix cache has, in order of block: blocks [n], parents [n], tokens [n, block_size]. A parent is a
+        block, or a root: -1, -2, ..."""
     def has_unfinished(self) -> bool: ...
     num_waiting: Final[int]
     num_running: Final[int]

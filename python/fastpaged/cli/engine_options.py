@@ -22,7 +22,8 @@ MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/n
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "record",
+    "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
 
@@ -77,6 +78,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="share of the KV pool that pinned prefixes may hold (default: 0.25)",
+    )
+    group.add_argument(
+        "--record", metavar="FILE", help="write down what the scheduler is told and decides; see `fastpaged replay`"
     )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

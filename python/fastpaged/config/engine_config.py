@@ -55,10 +55,11 @@ class EngineConfig:
     async_scheduling: bool = False  # make a step's outputs while the next one is computed: of use with cores to spare
     stream_interval: int = 1  # tokens from one output of a request to the next, beside the first and the last
     packed_cache: bool = True  # keep packed weights on disk and map them at the next start; see FASTPAGED_CACHE
+    record: str | None = None  # a file to write all to that the scheduler is told and decides: `fastpaged replay`
     isa: str | None = None  # name of an op table; None: FASTPAGED_ISA, or the best this CPU has
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer", "download_dir", "generation_config"):
+        for name in ("model", "tokenizer", "download_dir", "generation_config", "record"):
             if isinstance(getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(getattr(self, name)))
         if not isinstance(self.model, str) or not self.model:
@@ -96,7 +97,7 @@ class EngineConfig:
 
     def _check_source(self) -> None:
         """Where model and tokenizer come from, and what is laid over their files."""
-        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir"):
+        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir", "record"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise refusal(name, value, "None or a non-empty string")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
@@ -17,6 +18,8 @@ from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
+from fastpaged.engine.recorder import RecordingScheduler
+from fastpaged.engine.recording_file import FORMAT, RecordingFile
 from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.kv_events import MAX_KV_EVENTS, KVEvents, kv_events_of
@@ -82,7 +85,9 @@ class LLMEngine:
         max_pinned_blocks = (
             int(worker.num_blocks * config.pinned_prefix_budget) if config.enable_prefix_caching else None
         )
-        self.scheduler = _core.Scheduler(
+        self._clock = time.monotonic_ns  # of deadlines, and of the scheduler
+        self._recording = None if config.record is None else RecordingFile(config.record, lambda: self._clock())
+        self.scheduler = _scheduler_type(config, worker, self._recording)(
             num_blocks=worker.num_blocks,
             block_size=config.block_size,
             max_num_seqs=config.max_num_seqs,
@@ -112,7 +117,6 @@ class LLMEngine:
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
-        self._clock = time.monotonic_ns  # of deadlines, and of the scheduler
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -276,6 +280,8 @@ class LLMEngine:
         with self._exclusive:
             if not self._closed:
                 self._closed = True
+                if self._recording is not None:
+                    self._recording.close()
                 self._executor.close()
 
     def _draw_seed(self) -> int:
@@ -285,6 +291,21 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed; make a new one")
+
+
+def _scheduler_type(
+    config: EngineConfig, worker: Worker, recording: RecordingFile | None
+) -> Callable[..., _core.Scheduler]:
+    """What makes the scheduler: one that is written down, if that is wanted."""
+    if recording is None:
+        return _core.Scheduler
+    about = {
+        "format": FORMAT,
+        "version": _core.__version__,
+        "model": config.model,
+        "block_bytes": worker.kv_memory.array[:1].nbytes,
+    }
+    return functools.partial(RecordingScheduler, recording, about)
 
 
 def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:

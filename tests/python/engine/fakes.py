@@ -86,6 +86,7 @@ class ToyWorker:
         self.num_host_blocks = num_host_blocks
         self.max_model_len = max_model_len
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
+        self.kv_memory = SimpleNamespace(array=np.empty((num_blocks, 256), np.uint8))
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
         self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
@@ -130,6 +131,7 @@ def toy_engine(
     enable_prefix_caching: bool = True,
     pinned_prefix_budget: float = 0.25,
     kv_events: bool = False,
+    record: str | None = None,
 ) -> LLMEngine:
     """An engine around the toy model."""
     config = EngineConfig(
@@ -144,6 +146,7 @@ def toy_engine(
         enable_prefix_caching=enable_prefix_caching,
         pinned_prefix_budget=pinned_prefix_budget,
         kv_events=kv_events,
+        record=record,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]
