@@ -337,7 +337,7 @@ class Scheduler:
     def set_costs(self, costs: PreemptionCosts) -> None:
         """For preemption_mode "auto", from now on."""
     def schedule(self, now_ns: int = ...) -> SchedulerOutput:
-        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still if not given.
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still without.
 
         A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""

@@ -1,0 +1,123 @@
+"""One frame of `fastpaged top`: the pool, its blocks, and who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fastpaged.cli.kv_map import block_kinds, block_map, legend, pool_bar, split_parts
+from fastpaged.cli.screen import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastpaged import _core
+    from fastpaged.cli.screen import Style
+
+_TITLES = ("request", "state", "seqs", "prompt", "output", "blocks", "shared", "charged", "saved", "preempted")
+_WIDTHS = (9, 13, 4, 6, 6, 6, 6, 7, 5, 9)
+_STATES = ("running", "swapped", "waiting")  # in the order of the list
+_SHARE_OF_MAP = 0.5  # of the lines that there are for map and requests
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Over the last while. hit_rate: tokens of prompts that the cache had, since the beginning; None: none was looked
+    up."""
+
+    generated_per_second: float
+    computed_per_second: float
+    preemptions_per_second: float
+    num_preemptions: int
+    hit_rate: float | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown. about: where it comes from; seconds: of the recording; trouble: why it is not to be relied on, or
+    ""."""
+
+    title: str
+    about: str
+    seconds: float
+    snapshot: _core.KVSnapshot
+    rates: Rates
+    trouble: str = ""
+
+
+def frame(view: View, width: int, height: int, style: Style) -> list[str]:
+    """At most so many lines, of at most so many columns."""
+    snapshot = view.snapshot
+    head = [_first_line(view, width, style)]
+    if view.trouble:
+        head.append(style.paint(view.trouble, "red"))
+    head += _tier_lines("device", snapshot.device, snapshot.block_size, width, style)
+    if len(snapshot.host.num_tokens):
+        head += _tier_lines("host", snapshot.host, snapshot.block_size, width, style)
+    head += [_rates_line(view), ""]
+    rest = height - len(head)
+    drawn = block_map(
+        block_kinds(snapshot.device, snapshot.block_size), width, max(1, int(rest * _SHARE_OF_MAP) - 2), style
+    )
+    each = "a block" if drawn.blocks_per_cell == 1 else f"{drawn.blocks_per_cell} blocks"
+    lines = [*head, f"{legend(style)}   a cell: {each}", *drawn.lines, ""]
+    lines += _request_lines(snapshot.requests, snapshot.step, height - len(lines), style)
+    return [cut(line, width) for line in lines[:height]]
+
+
+def _first_line(view: View, width: int, style: Style) -> str:
+    left = f"fastpaged top  {view.title}"
+    right = f"step {view.snapshot.step}  {view.seconds:.1f} s  {view.about}"
+    left = left[: max(0, width - len(right) - 2)]
+    return style.paint(left, "bold") + " " * max(1, width - len(left) - len(right)) + right
+
+
+def _tier_lines(name: str, tier: _core.TierUse, block_size: int, width: int, style: Style) -> list[str]:
+    """Figures, then the bar."""
+    split = tier.split
+    shares = [f"{kind.name} {_share(count, split.num_slots)}" for kind, count in split_parts(split)]
+    saved = f"saved {_share(split.saved, split.num_slots)}"
+    size = f"{split.num_slots // block_size} x {block_size}"
+    return [f"{name} {size}: {'  '.join([*shares, saved])}", "[" + pool_bar(split, width - 2, style) + "]"]
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f}%"
+
+
+def _rates_line(view: View) -> str:
+    counts = {state: sum(request.state == state for request in view.snapshot.requests) for state in _STATES}
+    rates = view.rates
+    hits = "-" if rates.hit_rate is None else f"{100 * rates.hit_rate:.0f}%"
+    return (
+        "  ".join(f"{state} {count}" for state, count in counts.items())
+        + f"   {rates.generated_per_second:.0f} tok/s ({rates.computed_per_second:.0f} computed)"
+        + f"   preempted {rates.num_preemptions} ({rates.preemptions_per_second:.1f}/s)   hits {hits}"
+    )
+
+
+def _request_lines(requests: Sequence[_core.RequestUse], step: int, num_lines: int, style: Style) -> list[str]:
+    """Who runs, then who is swapped, then who waits, each in order of arrival; the rest as a number."""
+    if not requests or num_lines < 2:
+        return []
+    ordered = sorted(requests, key=lambda request: _STATES.index(request.state))
+    num_shown = len(ordered) if len(ordered) < num_lines else num_lines - 2
+    lines = [style.paint(_row(_TITLES), "bold"), *(_request_line(request, step) for request in ordered[:num_shown])]
+    if num_shown < len(ordered):
+        lines.append(style.paint(f"and {len(ordered) - num_shown} more", "dim"))
+    return lines
+
+
+def _request_line(request: _core.RequestUse, step: int) -> str:
+    bill = request.bill
+    state = request.state if request.state == "running" else f"{request.state} {step - request.line_since}"
+    figures = [request.num_sequences, request.num_prompt_tokens, request.num_output_tokens]
+    figures += [bill.num_owned + bill.num_shared, bill.num_shared, bill.num_charged, bill.num_saved]
+    return _row((f"#{request.id}", state, *map(str, figures), str(request.num_preemptions)))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " ".join(
+        cell.ljust(width) if place < 2 else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
+    )
