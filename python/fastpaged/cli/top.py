@@ -27,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "top",
         help="watch the KV memory of an engine that records",
         description="Watch the KV memory of an engine that was started with record=FILE (--record FILE): what its "
-        "slots are for, who holds its blocks, and what each request is charged for. Ctrl-C ends it. Of a recording that is "
+        "slots are for, who holds its blocks, and what each request is charged for. Ctrl-C ends it. Of one that is "
         "finished, the end is shown, or with --speed all of it.",
         allow_abbrev=False,
     )
