@@ -223,6 +223,7 @@ void bind_scheduler(py::module_& m) {
   bind_prefixes(m, scheduler);
   bind_snapshot(m, scheduler);
   bind_recording(scheduler);
+  bind_quarantine(m, scheduler);
   bind_batch(m);
 }
 

@@ -78,7 +78,7 @@ void KVCacheManager::start_step(std::uint64_t step) {
 }
 
 std::int64_t KVCacheManager::capacity() const {
-  return std::int64_t{device_.num_blocks()} * block_size_;
+  return std::int64_t{num_usable_blocks()} * block_size_;
 }
 
 std::int32_t KVCacheManager::blocks_for(std::int64_t num_tokens) const {
@@ -140,6 +140,9 @@ void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_
                           ", which " + why,
                       std::source_location::current());
     };
+    if (device_.ref_count(block) == 0) {
+      refuse("is free");
+    }
     if (table.is_shared(i)) {
       refuse(std::to_string(device_.ref_count(block)) + " tables share");
     }

@@ -162,6 +162,8 @@ void Scheduler::reset() {
   costs_of_ended_.clear();
   costs_ended_before_.clear();
   forced_.clear();
+  broken_.clear();
+  spared_events_.clear();
   static_cast<void>(kv_cache_.take_copies());
   plan_.spend();
 }

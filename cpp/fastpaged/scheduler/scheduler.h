@@ -62,6 +62,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -69,6 +70,7 @@
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/scheduler/kv_snapshot.h"
 #include "fastpaged/scheduler/prefix_pins.h"
+#include "fastpaged/scheduler/quarantine.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
 #include "fastpaged/scheduler/scheduler_policy.h"
@@ -191,6 +193,12 @@ class Scheduler {
     SlotSplit device, host;
   };
   [[nodiscard]] SlotSplits slot_splits() const;  // snapshot()'s alone, which is cheaper
+  // After a broken invariant: out of schedule(), of update(), of the building of the plan's batch, or of
+  // check_invariants(). Finds what is wrong, fails those that it concerns, and them alone, takes the blocks concerned
+  // out of circulation for good, forgets what was cached of them, and drops the plan. Then all invariants hold, and the
+  // others go on. If nothing is found, it changes nothing.
+  Quarantine quarantine();
+  [[nodiscard]] std::int32_t num_quarantined_blocks() const;  // of both tiers
   void check_invariants() const;
 
  private:
@@ -264,6 +272,8 @@ class Scheduler {
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
   // scheduler_results.cc
+  void take_planned(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                    std::vector<SequenceEvent>& events);
   void take_results(const PlannedSequence& planned, std::span<const SampledToken> results, std::int32_t first_result,
                     std::vector<SequenceEvent>& events);
   void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
@@ -284,6 +294,21 @@ class Scheduler {
   void fill_slots(TierUse& use, Tier tier) const;
   void fill_holders(KVSnapshot& snapshot) const;
   void fill_hashes(KVSnapshot& snapshot) const;
+  // scheduler_quarantine.cc
+  struct Holders {  // of each block: how many tables list it
+    std::vector<std::int32_t> on_device, on_host;
+  };
+  struct Broken {
+    GroupId id = 0;
+    std::string what;
+  };
+  static constexpr std::string_view kRefusedRelease = "Scheduler: a request that ended found one of its blocks free";
+  [[nodiscard]] bool all_released() const { return kv_cache_.num_refused_releases() == num_refused_releases_; }
+  [[nodiscard]] bool is_broken(GroupId id) const;
+  [[nodiscard]] Holders count_holders() const;
+  void find_broken_groups(const KVCacheManager::Faults& faults);
+  void find_broken_plans();
+  void put_in_order();
 
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
@@ -335,7 +360,10 @@ class Scheduler {
   std::vector<ForcedPreemption> forced_;
   // Of those that were preempted and have ended since the last update(), and before it, since the one before.
   std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;
-  std::vector<SequenceEvent> ended_;  // while planning, not reported yet
+  std::vector<Broken> broken_;                // groups that an update() could not carry on, or a quarantine() found
+  std::int64_t num_refused_releases_ = 0;     // of which quarantine() knows
+  std::vector<SequenceEvent> spared_events_;  // of that update(), of the others
+  std::vector<SequenceEvent> ended_;          // while planning, not reported yet
   SchedulerStats stats_;
   Nanoseconds now_ = 0;
   std::int64_t next_arrival_ = 0;

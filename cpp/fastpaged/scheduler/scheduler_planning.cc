@@ -16,6 +16,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
   });
   now_ = now;
   kv_cache_.start_step(plan_.step() + 1);
+  invariant(all_released(), kRefusedRelease);
   distrust_copies();
   end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
@@ -127,7 +128,7 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
       return Room::kThere;
     }
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
-    if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
+    if (num_held_blocks(group) + missing > kv_cache_.num_usable_blocks()) {
       return end_at_ceiling(group, sequence);
     }
     if (running_.size() == 1 && pins_.release_oldest()) {

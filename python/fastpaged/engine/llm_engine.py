@@ -6,11 +6,13 @@ import functools
 import logging
 import random
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.containment import Containment
 from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
@@ -117,6 +119,7 @@ class LLMEngine:
         )
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self._containment = Containment(self.scheduler, self._outputs.request_id, lambda: self._clock())
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -136,6 +139,9 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
 
+        A broken invariant of the scheduler fails the requests that it concerns, with finish_reason "error", and no
+        other.
+
         A step is whole: Ctrl-C during it raises KeyboardInterrupt after it, and what it reported is then lost to the
         caller (with output_kind DELTA for good), but not to abort_request() or to later steps.
         """
@@ -143,11 +149,20 @@ class LLMEngine:
             return []
         with self._exclusive, DeferredSignals():
             self._pins.expire()
-            plan, result = self._computed()
-            events = self.scheduler.update(plan, result)
+            result = None
+            broken: list[int] = []  # requests
+            try:
+                plan, result = self._computed()
+                events = self.scheduler.update(plan, result)
+            except (RuntimeError, ValueError) as error:
+                done = self._containment.contain(error)
+                events, broken = done.events, done.failed
             if self.overlaps_steps and self.scheduler.has_unfinished():
-                self._start_next()
-            return self._outputs.process(result, events)
+                broken = broken + self._start_next()
+            outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
+            if not self.scheduler.has_unfinished():
+                self._containment.look_when_idle()
+            return outputs
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
         """The plan in flight, or else a new one, and what came of it."""
@@ -157,15 +172,19 @@ class LLMEngine:
         plan, self._in_flight = self._in_flight, None
         return plan, self._executor.finish()
 
-    def _start_next(self) -> None:
-        """What fails here fails again, and is raised, where the next step() plans anew."""
+    def _start_next(self) -> list[int]:
+        """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the
+        next step() plans anew."""
         try:
             plan = self._planned()
             self._executor.start(plan)
-        except Exception:
+        except Exception as error:
+            with suppress(Exception):
+                return self._containment.contain(error).failed
             logging.getLogger(__name__).warning("a step could not be started; it is planned anew", exc_info=True)
         else:
             self._in_flight = plan
+        return []
 
     def _planned(self) -> _core.SchedulerOutput:
         plan = self.scheduler.schedule(self._clock())

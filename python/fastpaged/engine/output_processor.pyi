@@ -53,14 +53,20 @@ class OutputProcessor:
         """seeds: to be shown with each of the request's samples, one for each; a beam search has one entry. stream:
         None for no text at all. final_only: no output before the last one, whatever the params say."""
 
+    def request_id(self, group_id: int) -> str | None:
+        """None if it is not (or no longer) here."""
+
     def abort(self, request_id: str) -> RequestOutput | None:
         """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
         is not (or no longer) here."""
 
+    def fail(self, group_ids: Sequence[int]) -> list[RequestOutput]:
+        """Those that the scheduler has failed already: each as it stood, finished with "error"."""
+
     def note_plan(self, plan: SchedulerOutput) -> None:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
 
-    def process(self, result: SamplerOutput, events: StepEvents) -> list[RequestOutput]:
+    def process(self, result: SamplerOutput | None, events: StepEvents) -> list[RequestOutput]:
         """One output per request that moved in this step, and whose output is due: with all its answers as they stand,
         or with deltas those that are due. What is best of several is known at the end: a request with best_of > n, or
-        with a beam search, has that one output."""
+        with a beam search, has that one output. result: None if there are no events."""

@@ -63,6 +63,10 @@ cdef class OutputProcessor:
     def request_ids(self):
         return {group_id: request_id for request_id, group_id in self._group_ids.items()}
 
+    def request_id(self, group_id):
+        cdef _RequestState state = self._states.get(group_id)
+        return None if state is None else state.request.request_id
+
     def add(self, group_id, request, seeds, stream, final_only=False):
         self._states[group_id] = _RequestState(
             request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
@@ -78,6 +82,17 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         state.end("abort")
         return state.snapshot()
+
+    def fail(self, group_ids):
+        cdef list outputs = []
+        cdef _RequestState state
+        for group_id in group_ids:
+            state = self._states.get(group_id)
+            if state is not None:
+                self._forget(group_id, state)
+                state.end("error")
+                outputs.append(state.snapshot())
+        return outputs
 
     def note_plan(self, plan):
         cdef double now = time.monotonic()
