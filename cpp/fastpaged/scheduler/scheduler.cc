@@ -108,7 +108,7 @@ void Scheduler::add(NewRequest request) {
   group.id = request.id;
   group.arrival = next_arrival_++;
   group.line_since = plan_.step();
-  group.priority = request.priority;
+  group.priority = config_.policy.by_priority ? request.priority : 0;
   group.deadline = request.deadline;
   group.queue_deadline = request.queue_deadline;
   group.sampling = request.sampling;
@@ -129,6 +129,7 @@ void Scheduler::add(NewRequest request) {
     group.sequences.back()->score_prompt();
   }
   waiting_.insert(group);
+  join_line(group);
   set_deadlines(group);
 }
 
@@ -205,12 +206,18 @@ const RequestQueue& Scheduler::queue_of(GroupState state) const {
 }
 
 void Scheduler::change_state(SequenceGroup& group, GroupState state) {
+  const bool ran = group.state == GroupState::kRunning;
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   group.state = state;
   group.line_since = plan_.step();
   num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   queue_of(group.state).insert(group);
+  if (ran) {
+    join_line(group);
+  } else if (group.state == GroupState::kRunning) {
+    leave_line(group);
+  }
 }
 
 void Scheduler::remove(SequenceGroup& group) {
@@ -219,6 +226,10 @@ void Scheduler::remove(SequenceGroup& group) {
   }
   queue_of(group.state).erase(group);
   clear_deadlines(group);
+  std::erase(cut_, &group);
+  if (group.state != GroupState::kRunning) {
+    leave_line(group);
+  }
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
   if (group.num_preemptions > 0) {

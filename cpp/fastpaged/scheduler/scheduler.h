@@ -215,11 +215,10 @@ class Scheduler {
   };
   [[nodiscard]] SequenceGroup* next_in_line() const;
   [[nodiscard]] bool may_enter(const SequenceGroup& group, const RunningNeeds& running);
-  [[nodiscard]] bool fits_budget(const SequenceGroup& group) const;
   bool enter(SequenceGroup& group);  // false: it does not run after all
-  [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
+  bool reserve(const SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);  // false: there is no room
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
   Room end_at_ceiling(SequenceGroup& group, Sequence& sequence);
   [[nodiscard]] static std::int64_t num_held_blocks(const SequenceGroup& group);
@@ -235,6 +234,48 @@ class Scheduler {
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
   void release_pins_for(std::int64_t num_blocks);
 
+  // scheduler_shares.cc
+  struct Limits {  // of a plan in the making, or of one without some who are planned
+    std::int32_t budget = 0;
+    std::int32_t cut = 0;  // tokens of prompts that have only a share
+    std::int32_t spare_rows = 0;
+  };
+  struct Chunk {
+    std::int32_t num_tokens = 0;
+    bool is_cut = false;
+  };
+  [[nodiscard]] bool shares_prefills() const {
+    return config_.policy.prefill_share > 0 && config_.policy.chunked_prefill;
+  }
+  [[nodiscard]] std::int32_t most_tokens_at_once() const;
+  void share_among_running();
+  void share_among_line();
+  [[nodiscard]] Limits plan_limits() const;
+  [[nodiscard]] Chunk chunk_of(const SequenceGroup& group, const Sequence& sequence, const Limits& limits) const;
+  [[nodiscard]] bool fits_plan(const SequenceGroup& group, const Limits& limits) const;
+  void note_cut(SequenceGroup& group);
+  void hand_out_rest();
+  void hand_out_rest(SequenceGroup& group, Sequence& sequence, bool shares);
+
+  // scheduler_priorities.cc
+  struct Way {                       // what there is for the first in line, if some did not run any more
+    std::int64_t num_sequences = 0;  // with its own
+    std::int64_t num_free_blocks = 0;
+    std::int64_t num_found_in_use = 0;
+    Limits limits;
+    std::unordered_map<BlockId, std::int32_t> found;       // how often
+    std::unordered_map<BlockId, std::int32_t> given_back;  // by how many tables
+  };
+  [[nodiscard]] bool may_age(const SequenceGroup& group) const;
+  [[nodiscard]] Timetable::Entry ageing_of(const SequenceGroup& group) const;
+  void join_line(SequenceGroup& group);
+  void leave_line(SequenceGroup& group);
+  void age_line();
+  bool make_way_for(const SequenceGroup& group);
+  [[nodiscard]] Way way_of(const SequenceGroup& group) const;
+  void clear_way(const SequenceGroup& victim, Way& way) const;
+  [[nodiscard]] bool is_clear(const SequenceGroup& group, const Way& way, std::size_t num_running) const;
+
   // scheduler_deadlines.cc
   void set_deadlines(const SequenceGroup& group);
   void clear_deadlines(const SequenceGroup& group);
@@ -245,11 +286,12 @@ class Scheduler {
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] std::int64_t missing_blocks_to_come(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] std::int32_t growth(const SequenceGroup& group, const Sequence& sequence, std::int32_t steps) const;
-  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps) const;
+  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps, std::size_t num_running) const;
   void add_needs(const SequenceGroup& group, RunningNeeds& needs) const;
-  [[nodiscard]] std::int64_t spare_blocks(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] std::int64_t blocks_beside(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] std::int64_t more_blocks(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] bool counts_needs(std::int32_t steps) const { return config_.policy.counts_running_needs || steps > 0; }
-  [[nodiscard]] std::int32_t steps_kept() const;
+  [[nodiscard]] std::int32_t steps_kept(std::size_t num_running) const;
   [[nodiscard]] bool is_kept(const SequenceGroup& group) const { return group.kept_until >= plan_.step(); }
   [[nodiscard]] SequenceGroup& victim_for(const SequenceGroup& group) const;
 
@@ -327,7 +369,10 @@ class Scheduler {
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
-  std::vector<std::int32_t> beam_rows_;  // update()'s: results of those live beams of a group that it has passed
+  std::int32_t cut_limit_ = 0;            // most tokens of prompts that have only a share of the plan in the making
+  std::vector<SequenceGroup*> prefills_;  // those that run and do not decode, while they are planned
+  std::vector<SequenceGroup*> cut_;       // planned for less than they could do, while others are
+  std::vector<std::int32_t> beam_rows_;   // update()'s: results of those live beams of a group that it has passed
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
@@ -355,6 +400,7 @@ class Scheduler {
   std::int64_t found_when_stalled_ = 0;
   std::uint64_t gains_when_stalled_ = 0;
 
+  Timetable ageing_;  // of those in line, by steps
   Timetable deadlines_;
   Timetable queue_deadlines_;  // of those that were never let in
   std::vector<ForcedPreemption> forced_;
