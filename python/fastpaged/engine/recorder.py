@@ -274,6 +274,7 @@ class _Update:
         self._draws: list[list[int]] = []
         self._new: list[list[int]] = []
         self._beams: list[tuple[int, float, int, int]] = []  # row, -logprob, token, as recorded
+        self._moved: list[tuple[dict[int | None, Position], int, Position]] = []  # samples
         self._grown: dict[int, dict[int | None, Position]] = {}  # live beams
 
     def of(self, events: _core.StepEvents) -> dict[str, object]:
@@ -285,6 +286,8 @@ class _Update:
             if is_over:
                 self._positions.pop(group, None)
                 self._grown.pop(group, None)
+        for known, seq, end in self._moved:
+            known[seq] = end
         self._positions.update(self._grown)
         parts = {"x": self._draws, "new": self._new, "beams": _in_order(self._beams), "ends": ends_of(events)}
         return {name: part for name, part in parts.items() if part}
@@ -300,8 +303,8 @@ class _Update:
             end, code, is_new = self._paths.step(begin, token)
             if is_new:
                 self._new.append([code, begin[0].number, begin[1]])
-            if kind == 0:
-                known[seq] = end
+            if kind == 0 and reason < 0:
+                self._moved.append((known, seq, end))  # not yet: other samples may part from where the parent was
             elif reason < 0:
                 self._grown.setdefault(group, {None: end})[seq] = end
         if kind != 0:

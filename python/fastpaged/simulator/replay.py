@@ -58,8 +58,10 @@ class Replayer:
         self.num_decisions = 0
         self.plan: _core.SchedulerOutput | None = None  # the last one
         self.time = 0
+        self.rows: list[Row] = []  # of the last plan
+        self.events: list[_core.SequenceEvent] = []  # that came of it
+        self.prompt: list[int] = []  # of the last request or pin
         self._paths = ReplayedPaths()
-        self._rows: list[Row] = []
         self._differences: list[Difference] = []
 
     def feed(self, event: Event) -> list[Difference]:
@@ -74,23 +76,24 @@ class Replayer:
         self.time = event.time
         try:
             handlers.get(event.kind, self._call)(event, event.what)
-        except (ValueError, TypeError, KeyError, RuntimeError) as error:
+        except (ValueError, TypeError, LookupError, RuntimeError) as error:
             raise InvalidRequestError(f"line {event.line} of the recording cannot be replayed: {error!r}") from error
         return self._differences
 
     def _add(self, event: Event, what: dict[str, Any]) -> None:
         options = {name: value for name, value in what.items() if name not in ("id", "max", "p")}
-        add_request(self.scheduler, what["id"], self._paths.prompt(what["p"]), what["max"], **options)
+        self.prompt = self._paths.prompt(what["p"])
+        add_request(self.scheduler, what["id"], self.prompt, what["max"], **options)
 
     def _plan(self, event: Event, what: dict[str, Any]) -> None:
         self.step += 1
         self.plan = self.scheduler.schedule() if what.get("still") else self.scheduler.schedule(event.time)
         rows = plan_rows(self.plan)
         decided = decisions_of(self.plan)
-        changes = changed_rows(self._rows, rows)
+        changes = changed_rows(self.rows, rows)
         if changes is not None:
             decided["s"] = changes
-        self._rows = rows
+        self.rows = rows
         for name in _DECISIONS:
             self._compare(event, name, what.get(name), _plain(decided.get(name)))
 
@@ -100,10 +103,12 @@ class Replayer:
         for number, parent, offset in what.get("new", ()):
             self._paths.begin(number, parent, offset)
         events = self.scheduler.update_rows(self.plan, *results_of(what, self.plan.num_results))
+        self.events = list(events)
         self._compare(event, "ends", what.get("ends"), ends_of(events) or None)
 
     def _pin(self, event: Event, what: dict[str, Any]) -> None:
-        held = self.scheduler.pin(what["id"], self._paths.prompt(what["p"]), root_of(what.get("root")))
+        self.prompt = self._paths.prompt(what["p"])
+        held = self.scheduler.pin(what["id"], self.prompt, root_of(what.get("root")))
         self._compare(event, "held", what["held"], held)
 
     def _call(self, event: Event, what: dict[str, Any]) -> None:

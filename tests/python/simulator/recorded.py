@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ class FakeClock:
     """Nanoseconds that go on by one tick each time they are read."""
 
     def __init__(self, tick: int = 1000) -> None:
-        self.now = 10**12
+        self.now = time.monotonic_ns()  # which the engine's clock has begun with
         self.tick = tick
 
     def __call__(self) -> int:
