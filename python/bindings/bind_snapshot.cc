@@ -86,6 +86,7 @@ void bind_uses(py::module_& m) {
       .def_readonly("reserved", &SlotSplit::reserved)
       .def_readonly("internal_waste", &SlotSplit::internal_waste)
       .def_readonly("free", &SlotSplit::free)
+      .def_readonly("quarantined", &SlotSplit::quarantined)
       .def_readonly("cached_free", &SlotSplit::cached_free)
       .def_readonly("pinned", &SlotSplit::pinned)
       .def_readonly("saved", &SlotSplit::saved);
@@ -97,6 +98,7 @@ void bind_uses(py::module_& m) {
       .def_property_readonly("num_reserved", &of_blocks<&BlockUse::num_reserved>)
       .def_property_readonly("cached", &of_blocks<&BlockUse::cached>)
       .def_property_readonly("pinned", &of_blocks<&BlockUse::pinned>)
+      .def_property_readonly("quarantined", &of_blocks<&BlockUse::quarantined>)
       .def_property_readonly("content_hash", &of_blocks<&BlockUse::content_hash>)
       .def_property_readonly("last_use", &of_blocks<&BlockUse::last_use>)
       .def_property_readonly("first_holder",
@@ -125,7 +127,7 @@ void bind_uses(py::module_& m) {
       .def_readonly("num_tokens", &RequestUse::num_tokens)
       .def_readonly("num_computed_tokens", &RequestUse::num_computed_tokens)
       .def_readonly("bill", &RequestUse::bill)
-      .def_readonly("line_since", &RequestUse::line_since)
+      .def_readonly("in_line_since", &RequestUse::in_line_since)
       .def_readonly("num_preemptions", &RequestUse::num_preemptions)
       .def_readonly("num_tokens_recomputed", &RequestUse::num_tokens_recomputed)
       .def_readonly("num_blocks_swapped_out", &RequestUse::num_blocks_swapped_out)

@@ -9,13 +9,14 @@ import numpy.typing as npt
 from fastpaged._core import PinnedPrefix
 
 class SlotSplit:
-    """Slots of one tier: the first is the sum of the next four; the last three are beside these. See kv_snapshot.h."""
+    """Slots of one tier: the first is the sum of the next five; the last three are beside these. See kv_snapshot.h."""
 
     num_slots: Final[int]
     token_states: Final[int]
     reserved: Final[int]
     internal_waste: Final[int]
     free: Final[int]
+    quarantined: Final[int]
     cached_free: Final[int]
     pinned: Final[int]
     saved: Final[int]
@@ -32,6 +33,7 @@ class TierUse:
     num_reserved: Final[npt.NDArray[np.int32]]
     cached: Final[npt.NDArray[np.bool_]]
     pinned: Final[npt.NDArray[np.bool_]]
+    quarantined: Final[npt.NDArray[np.bool_]]
     content_hash: Final[npt.NDArray[np.uint64]]
     last_use: Final[npt.NDArray[np.uint64]]
     first_holder: Final[npt.NDArray[np.int32]]
@@ -58,7 +60,7 @@ class RequestUse:
     num_tokens: Final[int]
     num_computed_tokens: Final[int]
     bill: Final[BlockBill]
-    line_since: Final[int]
+    in_line_since: Final[int]
     num_preemptions: Final[int]
     num_tokens_recomputed: Final[int]
     num_blocks_swapped_out: Final[int]

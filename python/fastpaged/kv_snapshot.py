@@ -18,9 +18,10 @@ _FIRST_PIN_OWNER = 2**63
 class KVSplit:
     """What the slots of one tier (room for one token's K and V each) are for, as in Fig. 2 of the paper.
 
-    num_slots = token_states + reserved + internal_waste + external_waste + free, always.
+    num_slots = token_states + reserved + internal_waste + external_waste + free + quarantined, always.
     token_states: hold the K and V of a computed token. reserved: taken for tokens of a step that is not done yet.
     internal_waste: the rest of blocks that somebody holds. free: of blocks that nobody holds.
+    quarantined: of blocks that nobody may take any more, after a broken invariant.
 
     Beside these: cached_free, those of the free that hold what the prefix cache can still find; pinned, of blocks that
     pins hold; saved, how many more there would have to be if nothing were shared (whole blocks).
@@ -31,6 +32,7 @@ class KVSplit:
     reserved: int
     internal_waste: int
     free: int
+    quarantined: int
     cached_free: int
     pinned: int
     saved: int
@@ -43,7 +45,7 @@ class KVSplit:
     @property
     def in_use(self) -> int:
         """Slots of blocks that somebody holds."""
-        return self.num_slots - self.free
+        return self.num_slots - self.free - self.quarantined
 
     @property
     def token_state_share(self) -> float:
@@ -269,7 +271,7 @@ def _request(use: _core.RequestUse, step: int, request_ids: Mapping[int, str]) -
         num_tokens=use.num_tokens,
         num_computed_tokens=use.num_computed_tokens,
         bill=bill_of(use.bill),
-        steps_in_line=None if use.state == "running" else step - use.line_since,
+        steps_in_line=None if use.state == "running" else step - use.in_line_since,
         num_preemptions=use.num_preemptions,
         num_tokens_recomputed=use.num_tokens_recomputed,
         num_blocks_swapped_out=use.num_blocks_swapped_out,

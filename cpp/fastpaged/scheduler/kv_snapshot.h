@@ -16,7 +16,7 @@
 
 namespace fastpaged {
 
-// One tier's slots, as in the paper's Fig. 2: the first four are all there are. External waste is none, for any free
+// One tier's slots, as in the paper's Fig. 2: the first five are all there are. External waste is none, for any free
 // block serves anybody.
 struct SlotSplit {
   std::int64_t num_slots = 0;
@@ -24,12 +24,13 @@ struct SlotSplit {
   std::int64_t reserved = 0;        // taken for tokens of the plan that is out
   std::int64_t internal_waste = 0;  // the rest of blocks that somebody holds
   std::int64_t free = 0;            // of blocks that nobody holds
+  std::int64_t quarantined = 0;     // of blocks out of circulation, after a broken invariant: mostly none
   // Beside these:
   std::int64_t cached_free = 0;  // of the free ones: what they hold can still be found
   std::int64_t pinned = 0;       // of blocks that pins hold
   std::int64_t saved = 0;        // that there would have to be more, if nothing were shared: whole blocks
 
-  [[nodiscard]] std::int64_t in_use() const { return num_slots - free; }
+  [[nodiscard]] std::int64_t in_use() const { return num_slots - free - quarantined; }
   bool operator==(const SlotSplit&) const = default;
 };
 
@@ -47,6 +48,7 @@ struct BlockUse {
   std::int32_t num_reserved = 0;  // slots for tokens of the plan that is out
   bool cached = false;
   bool pinned = false;             // a pin holds it
+  bool quarantined = false;        // nobody may take it any more
   std::uint64_t content_hash = 0;  // of a cached block: see content_hash.h; else 0
   std::uint64_t last_use = 0;      // the step in which it was last taken, shared, given back or written into; 0: never
   bool operator==(const BlockUse&) const = default;
@@ -86,7 +88,7 @@ struct RequestUse {
   std::int64_t num_tokens = 0;           // known ones, of all its sequences: each has the prompt
   std::int64_t num_computed_tokens = 0;  // of those
   BlockBill bill;                        // of blocks of one tier: the host's if it is swapped
-  std::uint64_t line_since = 0;          // unless it runs: the step by which it was in line, waiting or swapped
+  std::int64_t in_line_since = 0;        // unless it runs: the step after which it came in line, waiting or swapped
   std::int64_t num_preemptions = 0;
   std::int64_t num_tokens_recomputed = 0;
   std::int64_t num_blocks_swapped_out = 0;

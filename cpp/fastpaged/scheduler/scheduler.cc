@@ -107,7 +107,6 @@ void Scheduler::add(NewRequest request) {
   SequenceGroup& group = groups_[request.id];
   group.id = request.id;
   group.arrival = next_arrival_++;
-  group.line_since = plan_.step();
   group.priority = config_.policy.by_priority ? request.priority : 0;
   group.deadline = request.deadline;
   group.queue_deadline = request.queue_deadline;
@@ -210,7 +209,6 @@ void Scheduler::change_state(SequenceGroup& group, GroupState state) {
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   group.state = state;
-  group.line_since = plan_.step();
   num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   queue_of(group.state).insert(group);
   if (ran) {

@@ -22,7 +22,9 @@ SlotSplit split_of(const TierUse& use, std::int32_t block_size) {
   SlotSplit split;
   split.num_slots = std::ssize(use.blocks) * block_size;
   for (const BlockUse& block : use.blocks) {
-    if (block.num_holders == 0) {
+    if (block.quarantined) {
+      split.quarantined += block_size;
+    } else if (block.num_holders == 0) {
       split.free += block_size;
       split.cached_free += block.cached ? block_size : 0;
     } else {
@@ -131,7 +133,7 @@ RequestUse use_of(const SequenceGroup& group) {
     use.num_tokens += sequence->num_tokens();
     use.num_computed_tokens += sequence->num_computed_tokens();
   }
-  use.line_since = group.line_since;
+  use.in_line_since = group.in_line_since;
   use.num_preemptions = group.num_preemptions;
   use.num_tokens_recomputed = group.num_tokens_recomputed;
   use.num_blocks_swapped_out = group.num_blocks_swapped_out;
@@ -187,6 +189,7 @@ TierUse Scheduler::tier_use(Tier tier) const {
     use.blocks[block] = {.num_holders = pool.ref_count(block),
                          .num_tokens = cached ? config_.block_size : 0,
                          .cached = cached,
+                         .quarantined = pool.is_quarantined(block),
                          .last_use = pool.last_use(block)};
   }
   fill_slots(use, tier);

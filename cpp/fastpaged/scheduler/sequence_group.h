@@ -51,7 +51,6 @@ struct SequenceGroup {
   std::vector<std::unique_ptr<Sequence>> sequences;  // never empty; plans point to them, so they stay where they are
   std::unique_ptr<BeamSearch> beams;                 // null: none
   bool awaits_stops = false;  // its beams have grown, and the outside has not said yet which of them hold a stop string
-  std::uint64_t line_since = 0;  // the step in which it last came into a line, waiting or swapped
   std::int64_t num_preemptions = 0;
   std::int64_t num_tokens_recomputed = 0;   // of all its sequences, by the time they are
   std::int64_t num_blocks_swapped_out = 0;  // copied, not entries of tables

@@ -110,7 +110,7 @@ def _request_lines(requests: Sequence[_core.RequestUse], step: int, num_lines: i
 
 def _request_line(request: _core.RequestUse, step: int) -> str:
     bill = request.bill
-    state = request.state if request.state == "running" else f"{request.state} {step - request.line_since}"
+    state = request.state if request.state == "running" else f"{request.state} {step - request.in_line_since}"
     figures = [request.num_sequences, request.num_prompt_tokens, request.num_output_tokens]
     figures += [bill.num_owned + bill.num_shared, bill.num_shared, bill.num_charged, bill.num_saved]
     return _row((f"#{request.id}", state, *map(str, figures), str(request.num_preemptions)))
