@@ -37,6 +37,7 @@ _RESERVED = Kind("reserved", "▒", "r", "yellow")
 _WASTE = Kind("waste", "x", "x", "red")
 _CACHED_FREE = Kind("cached free", "░", ":", "blue")
 _FREE = Kind("free", "·", ".", "dim")
+_QUARANTINED = Kind("quarantined", "!", "!", "red")
 
 # Of blocks; of those in one cell the commonest is drawn, and of equally common ones the last.
 BLOCK_KINDS = (
@@ -46,18 +47,21 @@ BLOCK_KINDS = (
     Kind("full", "█", "#", "green"),
     Kind("shared", "▓", "S", "cyan"),
     Kind("pinned", "P", "P", "magenta"),
+    _QUARANTINED,
 )
 
 
 def split_parts(split: _core.SlotSplit) -> list[tuple[Kind, int]]:
-    """Every slot once."""
-    return [
+    """Every slot once; what is rare only where there is some of it."""
+    parts = [
         (_TOKENS, split.token_states),
         (_RESERVED, split.reserved),
         (_WASTE, split.internal_waste),
         (_CACHED_FREE, split.cached_free),
         (_FREE, split.free - split.cached_free),
+        (_QUARANTINED, split.quarantined),
     ]
+    return [(kind, count) for kind, count in parts if count > 0 or kind is not _QUARANTINED]
 
 
 def pool_bar(split: _core.SlotSplit, width: int, style: Style) -> str:
@@ -85,7 +89,8 @@ def block_kinds(tier: _core.TierUse, block_size: int) -> npt.NDArray[np.intp]:
     """Of each block, its place in BLOCK_KINDS."""
     held = tier.num_holders > 0
     full = tier.num_tokens == block_size
-    return np.select([tier.pinned, tier.num_holders > 1, held & full, held, tier.cached], [5, 4, 3, 2, 1], default=0)
+    conditions = [tier.quarantined, tier.pinned, tier.num_holders > 1, held & full, held, tier.cached]
+    return np.select(conditions, [6, 5, 4, 3, 2, 1], default=0)
 
 
 @dataclass(frozen=True)
@@ -115,9 +120,10 @@ def commonest(kinds: npt.NDArray[np.intp], per_cell: int) -> list[int]:
     return [int(kind) for kind in num_kinds - 1 - backwards.argmax(axis=1)]
 
 
-def legend(style: Style) -> str:
-    """What the signs of the map mean."""
-    return "  ".join(f"{style.paint(kind.drawn(style), kind.color)} {kind.name}" for kind in reversed(BLOCK_KINDS))
+def legend(kinds: npt.NDArray[np.intp], style: Style) -> str:
+    """What the signs of the map mean, of all that is usual and what else there is."""
+    shown = [kind for place, kind in enumerate(BLOCK_KINDS) if kind is not _QUARANTINED or place in kinds]
+    return "  ".join(f"{style.paint(kind.drawn(style), kind.color)} {kind.name}" for kind in reversed(shown))
 
 
 def _painted(cells: Sequence[int], style: Style) -> str:

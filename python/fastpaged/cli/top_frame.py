@@ -56,11 +56,10 @@ def frame(view: View, width: int, height: int, style: Style) -> list[str]:
         head += _tier_lines("host", snapshot.host, snapshot.block_size, width, style)
     head += [_rates_line(view), ""]
     rest = height - len(head)
-    drawn = block_map(
-        block_kinds(snapshot.device, snapshot.block_size), width, max(1, int(rest * _SHARE_OF_MAP) - 2), style
-    )
+    kinds = block_kinds(snapshot.device, snapshot.block_size)
+    drawn = block_map(kinds, width, max(1, int(rest * _SHARE_OF_MAP) - 2), style)
     each = "a block" if drawn.blocks_per_cell == 1 else f"{drawn.blocks_per_cell} blocks"
-    lines = [*head, f"{legend(style)}   a cell: {each}", *drawn.lines, ""]
+    lines = [*head, f"{legend(kinds, style)}   a cell: {each}", *drawn.lines, ""]
     lines += _request_lines(snapshot.requests, snapshot.step, height - len(lines), style)
     return [cut(line, width) for line in lines[:height]]
 

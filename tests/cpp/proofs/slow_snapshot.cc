@@ -113,6 +113,7 @@ void SlowSnapshot::check_tier(const TierUse& use, Tier tier) {
     REQUIRE(seen.num_tokens == num_tokens);
     REQUIRE(seen.num_reserved == num_reserved_here);
     REQUIRE(seen.pinned == block_held.pinned);
+    REQUIRE_FALSE(seen.quarantined);
     expected.token_states += num_tokens;
     expected.reserved += num_reserved_here;
     expected.internal_waste += std::ranges::count(block_held.slots, Slot::kNothing);

@@ -79,7 +79,9 @@ def test_cells_of_a_bar_are_shared_out_to_the_last_one(amounts: tuple[int, ...])
 
 
 def test_a_bar_shows_every_part_of_the_pool() -> None:
-    split: Any = SimpleNamespace(token_states=40, reserved=10, internal_waste=10, free=40, cached_free=30)
+    split: Any = SimpleNamespace(
+        token_states=40, reserved=10, internal_waste=10, free=40, cached_free=30, quarantined=0
+    )
     assert kv_map.pool_bar(split, 20, PLAIN) == "########rrxx::::::.."
     assert without_colors(kv_map.pool_bar(split, 20, COLORED)) == "████████▒▒xx░░░░░░··"
 
@@ -90,10 +92,11 @@ def test_a_map_has_a_sign_for_each_block() -> None:
         num_tokens=np.array([0, 4, 3, 4, 4, 4, 4]),
         cached=np.array([False, True, False, True, True, True, True]),
         pinned=np.array([False] * 5 + [True] * 2),
+        quarantined=np.array([False] * 7),
     )
     drawn = kv_map.block_map(kv_map.block_kinds(tier, 4), 5, 2, PLAIN)
     assert (drawn.lines, drawn.blocks_per_cell) == ((".:+#S", "PP"), 1)
-    assert [kind.plain_sign for kind in kv_map.BLOCK_KINDS] == list(".:+#SP")
+    assert [kind.plain_sign for kind in kv_map.BLOCK_KINDS] == list(".:+#SP!")
 
 
 def test_a_cell_of_several_blocks_shows_the_commonest() -> None:
