@@ -145,7 +145,7 @@ class RateMeter:
     """Rates over the last seconds of a recording, from one step after the other."""
 
     def __init__(self) -> None:
-        self._steps: deque[tuple[float, int, int, int]] = deque()  # time, generated and computed tokens, preemptions
+        self._steps: deque[tuple[float, int, int]] = deque()  # when they were over; generated tokens, preemptions
         self._num_preemptions = 0
         self._hit_rate: float | None = None
 
@@ -153,7 +153,7 @@ class RateMeter:
         """The next one."""
         now = step.time / _NANOSECONDS
         plan, stats = step.plan, step.scheduler.stats
-        self._steps.append((now, plan.num_samples, plan.num_tokens, len(plan.preempted)))
+        self._steps.append((now, plan.num_samples, len(plan.preempted)))
         while now - self._steps[0][0] > _WINDOW:
             self._steps.popleft()
         self._num_preemptions = stats.num_preemptions
@@ -166,9 +166,9 @@ class RateMeter:
 
         (begin, *_), *others = self._steps
         seconds = others[-1][0] - begin if others else 0.0
-        totals = [sum(step[place] for step in others) for place in (1, 2, 3)]
-        generated, computed, preempted = (total / seconds if seconds > 0 else 0.0 for total in totals)
-        return Rates(generated, computed, preempted, self._num_preemptions, self._hit_rate)
+        totals = [sum(step[place] for step in others) for place in (1, 2)]
+        generated, preempted = (total / seconds if seconds > 0 else 0.0 for total in totals)
+        return Rates(generated, preempted, self._num_preemptions, self._hit_rate)
 
 
 def _positive(text: str) -> float:

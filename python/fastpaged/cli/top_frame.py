@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpaged.cli.kv_map import block_kinds, block_map, legend, pool_bar, split_parts
+from fastpaged.cli.kv_map import block_kinds, block_map, legend, pool_bar
 from fastpaged.cli.screen import cut
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ class Rates:
     """Over the last while. hit_rate: tokens of prompts that the cache had, since the beginning; None: none was looked
     up."""
 
-    generated_per_second: float
-    computed_per_second: float
+    generated_per_second: float  # tokens
     preemptions_per_second: float
     num_preemptions: int
     hit_rate: float | None
@@ -54,7 +53,7 @@ def frame(view: View, width: int, height: int, style: Style) -> list[str]:
     head += _tier_lines("device", snapshot.device, snapshot.block_size, width, style)
     if len(snapshot.host.num_tokens):
         head += _tier_lines("host", snapshot.host, snapshot.block_size, width, style)
-    head += [_rates_line(view), ""]
+    head += [_counts_line(view), ""]
     rest = height - len(head)
     kinds = block_kinds(snapshot.device, snapshot.block_size)
     drawn = block_map(kinds, width, max(1, int(rest * _SHARE_OF_MAP) - 2), style)
@@ -65,34 +64,37 @@ def frame(view: View, width: int, height: int, style: Style) -> list[str]:
 
 
 def _first_line(view: View, width: int, style: Style) -> str:
-    left = f"fastpaged top  {view.title}"
-    right = f"step {view.snapshot.step}  {view.seconds:.1f} s  {view.about}"
-    left = left[: max(0, width - len(right) - 2)]
+    rates = view.rates
+    hits = "" if rates.hit_rate is None else f"  hits {100 * rates.hit_rate:.0f}%"
+    speed = f"{rates.generated_per_second:.0f} tok/s{hits}"
+    right = f"{speed}  step {view.snapshot.step}  {view.seconds:.1f} s  {view.about}"
+    left = f"fastpaged top  {view.title}"[: max(0, width - len(right) - 2)]
     return style.paint(left, "bold") + " " * max(1, width - len(left) - len(right)) + right
 
 
 def _tier_lines(name: str, tier: _core.TierUse, block_size: int, width: int, style: Style) -> list[str]:
     """Figures, then the bar."""
     split = tier.split
-    shares = [f"{kind.name} {_share(count, split.num_slots)}" for kind, count in split_parts(split)]
-    saved = f"saved {_share(split.saved, split.num_slots)}"
-    size = f"{split.num_slots // block_size} x {block_size}"
-    return [f"{name} {size}: {'  '.join([*shares, saved])}", "[" + pool_bar(split, width - 2, style) + "]"]
+    named = [("tokens", split.token_states), ("reserved", split.reserved), ("waste", split.internal_waste)]
+    shares = [f"{what} {_share(count, split)}" for what, count in named]
+    shares.append(f"free {_share(split.free, split)} (cached {_share(split.cached_free, split)})")
+    shares += [f"quarantined {_share(split.quarantined, split)}"] if split.quarantined else []
+    label = f"{name} {split.num_slots // block_size} x {block_size} "
+    bar = pool_bar(split, max(1, width - len(label) - 2), style)
+    return ["  ".join([*shares, f"saved {_share(split.saved, split)}"]), f"{label}[{bar}]"]
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}%"
+def _share(part: int, split: _core.SlotSplit) -> str:
+    return f"{100 * part / split.num_slots:.1f}%"
 
 
-def _rates_line(view: View) -> str:
-    counts = {state: sum(request.state == state for request in view.snapshot.requests) for state in _STATES}
-    rates = view.rates
-    hits = "-" if rates.hit_rate is None else f"{100 * rates.hit_rate:.0f}%"
-    return (
-        "  ".join(f"{state} {count}" for state, count in counts.items())
-        + f"   {rates.generated_per_second:.0f} tok/s ({rates.computed_per_second:.0f} computed)"
-        + f"   preempted {rates.num_preemptions} ({rates.preemptions_per_second:.1f}/s)   hits {hits}"
-    )
+def _counts_line(view: View) -> str:
+    counts = [f"{state} {sum(request.state == state for request in view.snapshot.requests)}" for state in _STATES]
+    split, rates = view.snapshot.device.split, view.rates
+    in_use = split.token_states + split.reserved + split.internal_waste
+    used = f"used: {100 * split.token_states / in_use:.1f}% tokens" if in_use else "used: none"
+    preempted = f"preempted {rates.num_preemptions} ({rates.preemptions_per_second:.1f}/s)"
+    return "  ".join([*counts, preempted, used])
 
 
 def _request_lines(requests: Sequence[_core.RequestUse], step: int, num_lines: int, style: Style) -> list[str]:

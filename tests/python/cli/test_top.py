@@ -24,7 +24,7 @@ from fastpaged.simulator.follower import Follower
 
 PLAIN = Style(colors=False, unicode=False)
 COLORED = Style(colors=True, unicode=True)
-RATES = Rates(345.0, 412.0, 0.25, 7, 0.5)
+RATES = Rates(345.0, 0.25, 7, 0.5)
 
 
 class Terminal(io.StringIO):
@@ -129,15 +129,18 @@ def test_a_frame_says_what_the_snapshot_says() -> None:
     snapshot = engine.kv_snapshot()
     lines = frame(view_of(engine), 80, 24, PLAIN)
     split = snapshot.device.split
-    assert lines[0].startswith("fastpaged top  toy") and lines[0].endswith("step 12  12.3 s  live")
-    assert lines[1].startswith(f"device 40 x 4: tokens {split.token_states / 1.6:.1f}%")
-    assert f"waste {split.internal_waste / 1.6:.1f}%" in lines[1]
-    assert lines[3].startswith("host 8 x 4: ")
+    assert lines[0].startswith("fastpaged top  toy") and lines[0].endswith("345 tok/s  hits 50%  step 12  12.3 s  live")
+    assert lines[1] == (
+        f"tokens {split.token_states / 1.6:.1f}%  reserved 0.0%  waste {split.internal_waste / 1.6:.1f}%  "
+        f"free {split.free / 1.6:.1f}% (cached {split.cached_free / 1.6:.1f}%)  saved {split.saved / 1.6:.1f}%"
+    )
+    assert lines[2].startswith("device 40 x 4 [")
+    assert lines[4].startswith("host 8 x 4 [")
     states = [request.state for request in snapshot.requests]
     assert lines[5].startswith(
         f"running {states.count('running')}  swapped {states.count('swapped')}  waiting {states.count('waiting')}"
     )
-    assert "345 tok/s (412 computed)   preempted 7 (0.2/s)   hits 50%" in lines[5]
+    assert f"preempted 7 (0.2/s)  used: {100 * split.token_state_share:.1f}% tokens" in lines[5]
     first = next(line for line in lines if line.startswith("#0"))
     bill = snapshot.requests[0].bill
     expected = [snapshot.requests[0].num_sequences, 10, snapshot.requests[0].num_output_tokens]
@@ -283,10 +286,10 @@ def test_a_recording_is_played_at_a_speed(tmp_path: Path) -> None:
 def test_rates_are_of_the_last_seconds() -> None:
     meter = RateMeter()
     for second in range(10):
-        plan = SimpleNamespace(num_samples=second, num_tokens=10 * second, preempted=[1] if second == 9 else [])
+        plan = SimpleNamespace(num_samples=second, preempted=[1] if second == 9 else [])
         stats = SimpleNamespace(num_preemptions=4, num_prefix_tokens_looked_up=8, num_prefix_tokens_found=2)
         step: Any = SimpleNamespace(time=int(second * 1e9), plan=plan, scheduler=SimpleNamespace(stats=stats))
         meter.add(step)
         if second == 0:
-            assert meter.rates() == Rates(0.0, 0.0, 0.0, 4, 0.25)
-    assert meter.rates() == Rates((8 + 9) / 2, (80 + 90) / 2, 0.5, 4, 0.25)
+            assert meter.rates() == Rates(0.0, 0.0, 4, 0.25)
+    assert meter.rates() == Rates((8 + 9) / 2, 0.5, 4, 0.25)
