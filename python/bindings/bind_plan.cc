@@ -194,7 +194,8 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   if (plan.copies.empty()) {
     return 0;
   }
-  const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
+  // As bytes, whichever of 8 bits they are of.
+  const TensorArg device_arg(device, "device", {DType::kBFloat16, DType::kFloat32, DType::kInt8}, Access::kWrite);
   const TensorArg host_arg(host, "host", device_arg.view().dtype, Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");
@@ -346,6 +347,12 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
       .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
       .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
+
+  py::class_<RequestCost>(m, "RequestCost", "What preemptions have cost one request. Read-only.")
+      .def_readonly("num_preemptions", &RequestCost::num_preemptions)
+      .def_readonly("num_tokens_recomputed", &RequestCost::num_tokens_recomputed)
+      .def_readonly("num_blocks_swapped_out", &RequestCost::num_blocks_swapped_out)
+      .def_readonly("num_blocks_swapped_in", &RequestCost::num_blocks_swapped_in);
 
   m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
         "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");

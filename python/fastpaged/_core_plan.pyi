@@ -63,6 +63,14 @@ class PreemptionCosts:
     seconds_per_block_out: Final[float]
     seconds_per_block_in: Final[float]
 
+class RequestCost:
+    """What preemptions have cost one request. Read-only. Copied blocks, not entries of tables."""
+
+    num_preemptions: Final[int]
+    num_tokens_recomputed: Final[int]
+    num_blocks_swapped_out: Final[int]
+    num_blocks_swapped_in: Final[int]
+
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 

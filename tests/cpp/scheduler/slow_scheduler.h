@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_sharing.h"
+#include "scheduler/slow_windows.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowSharing {
+class SlowScheduler : public SlowWindows {
  public:
-  using SlowSharing::SlowSharing;
+  using SlowWindows::SlowWindows;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -68,6 +68,8 @@ class SlowScheduler : public SlowSharing {
     return next_id_++;
   }
 
+  void set_costs(const PreemptionCosts& costs) { config_.costs = costs; }
+
   bool preempt(GroupId id, PreemptionMode mode) {
     if (groups().contains(id)) {
       forced_.emplace_back(id, mode);
@@ -85,8 +87,10 @@ class SlowScheduler : public SlowSharing {
     reported = true;
   }
 
-  const SchedulerOutput& schedule() {
+  const SchedulerOutput& schedule(Nanoseconds now = 0) {
     recompute_what_was_copied();
+    end_expired(now);
+    ++step_;
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -131,7 +135,9 @@ class SlowScheduler : public SlowSharing {
         for (std::int32_t i = 0; i < planned.num_tokens; ++i) {
           branch.unscored.erase(branch.computed);
           ++branch.computed;
-          stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
+          const bool again = branch.computed <= branch.most_computed;
+          group.num_recomputed += again ? 1 : 0;
+          stats.num_tokens_recomputed += again ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
         const bool has_results = planned.num_scores + planned.num_draws > 0;
@@ -151,6 +157,35 @@ class SlowScheduler : public SlowSharing {
  private:
   [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
     return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
+  }
+
+  // Whose time is up, as long as there is somebody: by that time, deadlines first, then by arrival.
+  void end_expired(Nanoseconds now) {
+    while (true) {
+      using Due = std::tuple<Nanoseconds, FinishReason, GroupId>;
+      std::optional<Due> first;
+      for (const auto& [id, group] : groups()) {
+        const Nanoseconds in_queue = group.was_let_in ? kNoDeadline : group.asked.queue_deadline;
+        for (const Due& due :
+             {Due{group.asked.deadline, FinishReason::kDeadline, id}, Due{in_queue, FinishReason::kQueueTimeout, id}}) {
+          first = std::get<0>(due) <= now ? std::min(first.value_or(due), due) : first;
+        }
+      }
+      if (!first) {
+        return;
+      }
+      const auto& [when, reason, id] = *first;
+      for (const auto& [branch_id, branch] : groups().at(id).branches) {
+        unreported.push_back({.group_id = id,
+                              .sequence_id = branch_id,
+                              .parent_id = branch_id,
+                              .branch = branch.branch,
+                              .finished = true,
+                              .finish_reason = reason});
+      }
+      unreported.back().group_finished = true;
+      memory.erase_group(id);
+    }
   }
 
   void go_on(GroupId id) {
@@ -201,7 +236,7 @@ class SlowScheduler : public SlowSharing {
       if (ids(GroupState::kRunning).size() == 1 && release_oldest_pin()) {
         continue;  // pins keep nobody from running
       }
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -210,7 +245,7 @@ class SlowScheduler : public SlowSharing {
   bool make_room_per_branch(GroupId id) {
     while (config_.policy.block_per_branch && ids(GroupState::kRunning).size() > 1 &&
            std::ssize(memory.device) < groups().at(id).size()) {
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -218,13 +253,14 @@ class SlowScheduler : public SlowSharing {
   }
 
   // False: it was this group itself.
-  bool preempt_youngest_for(GroupId id) {
-    const GroupId youngest = ids(GroupState::kRunning).back();
-    move_out(youngest, config_.policy.preemption_mode);
-    kept_out_.push_back(youngest);
-    preempted_for.emplace_back(youngest, id);
-    swapped_for_room_ = swapped_for_room_ || groups().at(youngest).state == GroupState::kSwapped;
-    return youngest != id;
+  bool preempt_for(GroupId id) {
+    const GroupId victim = victim_for(id);
+    broke_window = broke_window || is_kept(victim);
+    move_out(victim, config_.policy.preemption_mode);
+    kept_out_.push_back(victim);
+    preempted_for.emplace_back(victim, id);
+    swapped_for_room_ = swapped_for_room_ || groups().at(victim).state == GroupState::kSwapped;
+    return victim != id;
   }
 
   void move_out(GroupId id, PreemptionMode mode) {
@@ -233,8 +269,10 @@ class SlowScheduler : public SlowSharing {
     for (SlowBranch& branch : group.branches | std::views::values) {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
-    const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
-    if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
+    const bool holds_something = !group.held().empty();
+    const std::int64_t num_held = std::ssize(group.held());
+    if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
+      group.num_swapped_out += num_held;
       plan.swapped_out.push_back(id);
       copied_.push_back(id);
     } else {
@@ -271,10 +309,10 @@ class SlowScheduler : public SlowSharing {
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
     wanted += swapped ? std::ssize(group.held()) : 0;
-    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id) - num_in_use(found);
-    for (const GroupId other : running) {
-      wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
-    }
+    const std::int64_t steps = steps_to_keep(id);
+    const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
+    wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
+    wanted += reserve_within(id, steps);
     return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
            wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
   }
@@ -284,11 +322,13 @@ class SlowScheduler : public SlowSharing {
       while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
              release_oldest_pin()) {
       }
+      groups().at(id).num_swapped_in += std::ssize(groups().at(id).held());
       memory.swap(groups().at(id), GroupState::kRunning);
       plan.swapped_in.push_back(id);
       copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
     adopt(id, found);
     go_on(id);
   }
