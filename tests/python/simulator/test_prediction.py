@@ -79,6 +79,8 @@ def test_other_settings_are_predicted_step_by_step(
         rerun, asked, lambda plan: times.nanoseconds(parts_of(plan_rows(plan), plan.copies, ratio))
     )
     assert_same(predicted(recording, history, times, changes), real)
+    if rerun.scheduler.num_blocks < 16:
+        assert rerun.scheduler.stats.num_preemptions > 0
 
 
 def test_a_real_model_with_half_the_pool_does_what_was_predicted(tmp_path: Path, tiny_llama: Path) -> None:
