@@ -22,24 +22,26 @@ where they differ, so that a prefix cache finds the same. Times (deadlines) are 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
-import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastpaged import _core
+from fastpaged.engine.decisions import EVENT, Row, changed_rows, decisions_of, ends_of, plan_rows
 from fastpaged.engine.known_paths import NEXT, KnownPaths, Position, Walk
+from fastpaged.engine.recording_file import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fastpaged.engine.recording_file import RecordingFile
+    from fastpaged.worker.kv_memory import KVMemory
 
 STOP = -1
-_EVENT = struct.Struct("<QQqqqqqqqQqd")  # a row of StepEvents.packed
 _STOPPED = 0  # FinishReason.STOP's place
 _NO_DEADLINE = 2**63 - 1
 _NO_STRAND = 2**31 - 1
@@ -47,13 +49,24 @@ _USUAL = {"num_samples": 1, "skip_prefix_cache": False, "priority": 0}
 _DEADLINES = ("deadline_ns", "queue_deadline_ns")
 _MIN_TOKENS_TO_SWEEP = 2**16
 
-Row = tuple[int, int, int, int]
-
 
 def fields_of(value: object) -> dict[str, Any]:
     """What a policy, costs or counts of the core hold, by name."""
     names = (name for name in dir(value) if not name.startswith("_"))
     return {name: held for name in names if not callable(held := getattr(value, name))}
+
+
+def scheduler_type(recording: RecordingFile | None, model: str, memory: KVMemory) -> Callable[..., _core.Scheduler]:
+    """What makes a scheduler of the core's arguments: one that is written down, if that is wanted."""
+    if recording is None:
+        return _core.Scheduler
+    about = {
+        "format": FORMAT,
+        "version": _core.__version__,
+        "model": model,
+        "block_bytes": memory.array[:1].nbytes,
+    }
+    return functools.partial(RecordingScheduler, recording, about)
 
 
 class RecordingScheduler(_core.Scheduler):
@@ -278,7 +291,7 @@ class _Update:
         self._grown: dict[int, dict[int | None, Position]] = {}  # live beams
 
     def of(self, events: _core.StepEvents) -> dict[str, object]:
-        for group, seq, token, row, _, _, reason, is_over, kind, parent, _, _ in _EVENT.iter_unpack(events.packed):
+        for group, seq, token, row, _, _, reason, is_over, kind, parent, _, _ in EVENT.iter_unpack(events.packed):
             if token >= 0:
                 self._take(group, seq, parent, token, row, reason, kind)
             if reason >= 0 and kind == 0:
@@ -312,50 +325,6 @@ class _Update:
             self._beams.append((row, -logprob, token, code))
         elif code != NEXT:
             self._draws.append([row, code])
-
-
-def plan_rows(plan: _core.SchedulerOutput) -> list[Row]:
-    """(group, sequence, first token, number of tokens) of all that a plan computes."""
-    return [
-        (group, sequence, first, num)
-        for (group, first, num), sequence in zip(plan.scheduled, plan.scheduled_sequences, strict=True)
-    ]
-
-
-def decisions_of(plan: _core.SchedulerOutput) -> dict[str, Any]:
-    """What else was decided, by the names of a recording; without what is empty."""
-    lists = {
-        "copies": plan.copies,
-        "preempted": plan.preempted,
-        "out": plan.swapped_out,
-        "in": plan.swapped_in,
-        "let_in": plan.let_in,
-        "cached": plan.cached,
-    }
-    return {name: made for name, made in lists.items() if made}
-
-
-def ends_of(events: _core.StepEvents) -> list[list[object]]:
-    """[group, sequence, reason] of those that ended, in order."""
-    reasons = list(_core.FinishReason.__members__)
-    rows = _EVENT.iter_unpack(events.packed)
-    return [[row[0], row[1], reasons[row[6]].lower()] for row in rows if row[6] >= 0]
-
-
-def changed_rows(before: list[Row], rows: list[Row]) -> list[object] | None:
-    """How the rows of a plan differ from those of the one before, gone on by a token each; None: they do not."""
-    expected = gone_on(before)
-    if rows == expected:
-        return None
-    most = min(len(rows), len(expected))
-    first = next((i for i in range(most) if rows[i] != expected[i]), most)
-    last = next((i for i in range(most - first) if rows[-1 - i] != expected[-1 - i]), most - first)
-    return [first, last, rows[first : len(rows) - last]]
-
-
-def gone_on(rows: list[Row]) -> list[Row]:
-    """The same sequences, each with the token after these."""
-    return [(group, sequence, first + num, 1) for group, sequence, first, num in rows]
 
 
 def _position_of(known: dict[int | None, Position], sequence_id: int) -> Position:
