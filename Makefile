@@ -24,8 +24,8 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
-  lint exact kl float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
+.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+  lint exact kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
   bench-two-engines bench-pressure clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
@@ -33,6 +33,7 @@ help:
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
 	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
+	@echo 'make kv8     perplexity with an 8-bit KV cache            make soak-engine  100,000 requests: is memory flat?'
 	@echo 'make float32 greedy answers in float32 against transformers   make beams   beams likewise'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
@@ -141,7 +142,7 @@ lint: $(TEST)/.packages
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
 
-# FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl and float32 say so where it is not given.
+# FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl, kv8 and float32 say so where it is not given.
 float32: $(TEST)/.installed $(GGUF)
 	$(call phase,Greedy answers in float32 against transformers) $(TEST)/bin/python tests/exact/run_float32.py --model $(GGUF)
 
@@ -153,6 +154,12 @@ kl: $(TEST)/.installed $(GGUF)
 	$(call phase,The tokenizer of SmolLM2 against transformers) FASTPAGED_TEST_GGUF=$(CURDIR)/$(GGUF) \
 	  $(TEST)/bin/python -m pytest -q -m real_model
 	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --model $(GGUF)
+
+kv8: $(TEST)/.installed $(GGUF)
+	$(call phase,Perplexity with an 8-bit KV cache) $(TEST)/bin/python tests/exact/run_kv8.py --model $(GGUF)
+
+soak-engine: $(TEST)/.installed
+	$(call phase,Short requests by the thousand: memory must stay flat) $(TEST)/bin/python tests/soak/run_soak.py
 
 # ---- measurements
 

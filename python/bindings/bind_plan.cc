@@ -185,7 +185,8 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   if (plan.copies.empty()) {
     return 0;
   }
-  const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
+  // As bytes, whichever of 8 bits they are of.
+  const TensorArg device_arg(device, "device", {DType::kBFloat16, DType::kFloat32, DType::kInt8}, Access::kWrite);
   const TensorArg host_arg(host, "host", device_arg.view().dtype, Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");

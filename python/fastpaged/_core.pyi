@@ -50,6 +50,7 @@ class CpuDevice:
 
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
 Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
@@ -127,16 +128,20 @@ def rotary_cache_write(
     positions: Ints | None,
     slot_mapping: Ints,
     cos_sin: Floats | None,
-    kv_cache: Activations,
+    kv_cache: Activations | Bytes,
     q: Activations,
     q_norm: Floats | None = None,
     k_norm: Floats | None = None,
     norm_eps: float = 0.0,
-) -> None: ...
+    kv_cache_dtype: str = "auto",
+) -> None:
+    """kv_cache: [num_blocks, 2, num_kv_heads, block_size, head_dim], of an 8-bit kv_cache_dtype as bytes
+    [num_blocks, 2, num_kv_heads, block_size * (head_dim + 4)]."""
+
 def paged_attention(
     device: CpuDevice,
     q: Activations,
-    kv_cache: Activations,
+    kv_cache: Activations | Bytes,
     query_start: Ints,
     context_lens: Ints,
     block_tables: Ints,
@@ -145,7 +150,10 @@ def paged_attention(
     soft_cap: float = 0.0,
     window: int = 0,
     alibi_slopes: Floats | None = None,
-) -> None: ...
+    kv_cache_dtype: str = "auto",
+) -> None:
+    """kv_cache: as rotary_cache_write."""
+
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -199,8 +207,9 @@ class ModelGraph:
         """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
-    def bind_kv_cache(self, kv_cache: Activations) -> None:
-        """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def bind_kv_cache(self, kv_cache: Activations | Bytes, kv_cache_dtype: str = "auto") -> None:
+        """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] of the graph's dtype; of "fp8_e4m3",
+        "fp8_e5m2" or "int8" bytes [num_blocks, num_layers, 2, num_kv_heads, block_size * (head_dim + 4)]."""
     def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
         """Has the thread run the batch and sample its rows; returns at once."""
     def run(self, batch: Batch) -> None:
@@ -227,7 +236,7 @@ class ModelGraph:
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
-def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
+def copy_blocks(plan: SchedulerOutput, device: Activations | Bytes, host: Activations | Bytes) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
     device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
@@ -329,7 +338,8 @@ class Scheduler:
     def set_costs(self, costs: PreemptionCosts) -> None:
         """For preemption_mode "auto", from now on."""
     def schedule(self, now_ns: int = ...) -> SchedulerOutput:
-        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still if not given.
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still where it is
+        not given.
 
         A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""

@@ -43,7 +43,7 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   last_owner_[*block] = owner;
   if (cached_[*block]) {
     cached_[*block] = false;
-    evicted_(*block);
+    evicted_(*block, owner);
   }
   return block;
 }

@@ -19,7 +19,15 @@ from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
-from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
+from fastpaged.engine.queue_limits import QueueLimits
+from fastpaged.engine.request_terms import RequestTerms, point_in_time
+from fastpaged.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    ModelFormatError,
+    ModelNotFoundError,
+    QueueOverflowError,
+)
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
@@ -60,7 +68,8 @@ class LLMEngine:
             self.default_sampling_params = params
             start_up.log(
                 f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
-                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens"
+                f"{worker.kv_memory.words})"
             )
         except BaseException:
             worker.keep_no_weights()
@@ -92,11 +101,8 @@ class LLMEngine:
             num_host_blocks=worker.num_host_blocks,
             prefix_caching=config.enable_prefix_caching,
             max_pinned_blocks=max_pinned_blocks or 0,
-            policy=_core.SchedulerPolicy(
-                preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
-                long_prefill_token_threshold=config.long_prefill_token_threshold,
-                watermark=config.watermark,
-            ),
+            host_prefix_tier=config.enable_prefix_caching,
+            policy=_policy(config),
         )
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
         self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
@@ -108,7 +114,10 @@ class LLMEngine:
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
             max_branches=min(config.max_num_seqs, config.max_num_batched_tokens),
+            scheduling_policy=config.scheduling_policy,
+            queue_timeout=config.queue_timeout,
         )
+        self._queue_limits = QueueLimits.of(config)
         self._next_group_id = 0
         self._num_seeds_drawn = 0
         self._clock = time.monotonic_ns  # of deadlines, and of the scheduler
@@ -186,24 +195,64 @@ class LLMEngine:
             self.on_planned()
         return plan
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
-        """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        final_only: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
+    ) -> None:
+        """Queues a request. A refused one (InvalidRequestError, QueueOverflowError) leaves nothing behind.
 
         prompt: a string, token ids, or {"prompt": str, "prompt_token_ids": ids} with either key or both; a "cache_salt"
             in it, a string, has it share prefixes with requests of the same one alone.
         params.max_tokens beyond the rest of the context is cut to it.
         final_only: step() reports the request once, when it has finished.
+        priority, deadline, queue_timeout: see RequestTerms. A request whose time is up ends with finish_reason "abort"
+            and stop_reason "deadline" or "queue_timeout".
         """
-        self.enqueue(self.prepare(request_id, prompt, params), final_only=final_only)
+        request = self.prepare(
+            request_id, prompt, params, priority=priority, deadline=deadline, queue_timeout=queue_timeout
+        )
+        self.enqueue(request, final_only=final_only)
 
-    def prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
+    ) -> EngineRequest:
         """Checks and tokenises a request without queueing it."""
         self._check_open()
-        return self._admission.admit(request_id, prompt, params)
+        return self._admission.admit(request_id, prompt, params, RequestTerms(priority, deadline, queue_timeout))
 
-    def enqueue(self, request: EngineRequest, *, final_only: bool = False) -> None:
-        """Queues what prepare() returned."""
+    def now_ns(self) -> int:
+        """By the clock of arrivals and deadlines, which any thread may read."""
+        return self._clock()
+
+    def queue_overflow(self, num_tokens: int) -> QueueOverflowError | None:
+        """Why enqueue() would refuse a request with a prompt of so many tokens; None: it would not. Any thread may
+        ask, and what it hears may be the past."""
+        outputs = self._outputs
+        return self._queue_limits.overflow(outputs.num_waiting, outputs.num_waiting_tokens, num_tokens)
+
+    def enqueue(self, request: EngineRequest, *, final_only: bool = False, arrival_ns: int | None = None) -> None:
+        """Queues what prepare() returned. QueueOverflowError if too much waits already.
+
+        arrival_ns: when it came, by now_ns(); None: now. Its time is counted from then.
+        """
         self._check_open()
+        overflow = self.queue_overflow(len(request.prompt_token_ids))
+        if overflow is not None:
+            raise overflow
         if request.request_id in self._outputs:
             raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
         params = request.params
@@ -215,6 +264,7 @@ class LLMEngine:
             else None
         )
         num_samples = 1 if params.use_beam_search else params.num_branches
+        terms, arrival = request.terms, self._clock() if arrival_ns is None else arrival_ns
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(
@@ -226,6 +276,9 @@ class LLMEngine:
                 num_samples=num_samples,
                 cache_root=request.cache_salt,
                 skip_prefix_cache=bool(params.skip_reading_prefix_cache),
+                priority=terms.priority,
+                deadline_ns=point_in_time(arrival, terms.deadline),
+                queue_deadline_ns=point_in_time(arrival, terms.queue_timeout),
             )
             self._outputs.add(group_id, request, seeds_of(seed, num_samples), stream, final_only)
             self._next_group_id += 1
@@ -286,6 +339,18 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed; make a new one")
+
+
+def _policy(config: EngineConfig) -> _core.SchedulerPolicy:
+    return _core.SchedulerPolicy(
+        preemption_mode=config.preemption_mode,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        watermark=config.watermark,
+        resume_grace_steps=config.resume_grace_steps,
+        by_priority=config.scheduling_policy == "priority",
+        ageing_steps=config.ageing_steps,
+        prefill_share=config.prefill_share,
+    )
 
 
 def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:

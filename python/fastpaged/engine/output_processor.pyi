@@ -35,6 +35,10 @@ class OutputProcessor:
         """A request that a stop string or a failure ends is taken out of the scheduler at once. stream_interval: tokens
         from one output of a request to the next, where its params have none."""
 
+    num_waiting: int
+    num_waiting_tokens: int
+    """Requests that have never been let in, and the tokens of their prompts. Read-only."""
+
     def __len__(self) -> int:
         """Unfinished requests."""
 

@@ -30,7 +30,9 @@ cdef struct _Event:
     double score
 
 
-cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error", "deadline", "queue_timeout")  # in the order of FinishReason
+# In the order of FinishReason. From _DEADLINE on they are heard of as stop_reason of an "abort".
+cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error", "deadline", "queue_timeout")
+cdef long long _DEADLINE = 4
 
 include "stop_strings.pxi"
 include "branch.pxi"
@@ -45,6 +47,7 @@ cdef class OutputProcessor:
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
     cdef long long _stream_interval
+    cdef readonly long long num_waiting, num_waiting_tokens
 
     def __init__(self, tokenizer, scheduler, stream_interval=1):
         self._tokenizer = tokenizer
@@ -53,6 +56,7 @@ cdef class OutputProcessor:
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
         self._group_ids = {}
+        self.num_waiting = self.num_waiting_tokens = 0
 
     def __len__(self):
         return len(self._states)
@@ -69,6 +73,8 @@ cdef class OutputProcessor:
             request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
         )
         self._group_ids[request.request_id] = group_id
+        self.num_waiting += 1
+        self.num_waiting_tokens += len(request.prompt_token_ids)
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -104,6 +110,7 @@ cdef class OutputProcessor:
         for group_id in plan.let_in:
             state = self._states.get(group_id)
             if state is not None and not state.scheduled:
+                self._note_let_in(state)
                 state.scheduled = True
                 state.scheduled_ts = now
 
@@ -124,6 +131,8 @@ cdef class OutputProcessor:
                 if state.plain and event.token_id >= 0 and event.finish_reason < 0:
                     state.note_tokens(1, now)
                     state.branch_of(event).add_token(event.token_id)
+                elif event.finish_reason >= _DEADLINE:
+                    self._expire(event.group_id, state, <str>_FINISH_REASONS[event.finish_reason], outputs)
                 elif state.beams is not None:
                     searches.setdefault(event.group_id, []).append(_beam_event(event))
                 else:
@@ -208,6 +217,12 @@ cdef class OutputProcessor:
             self._forget(group_id, state)
             outputs.append(state.snapshot())
 
+    cdef _expire(self, object group_id, _RequestState state, str why, list outputs):
+        """All of a request whose time was up; what else is said of its branches finds it gone."""
+        self._forget(group_id, state)
+        state.end("abort", why)
+        outputs.append(state.snapshot())
+
     cdef _fail(self, object group_id, _RequestState state):
         """In the handler of what went wrong."""
         logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
@@ -215,8 +230,15 @@ cdef class OutputProcessor:
         state.end("error")
 
     cdef _forget(self, object group_id, _RequestState state):
+        if not state.scheduled:
+            self._note_let_in(state)
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
+
+    cdef _note_let_in(self, _RequestState state):
+        """Or gone: it does not wait any more."""
+        self.num_waiting -= 1
+        self.num_waiting_tokens -= len(state.request.prompt_token_ids)
 
 
 cdef _log_no_token(_RequestState state):

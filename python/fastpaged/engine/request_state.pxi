@@ -93,14 +93,15 @@ cdef class _RequestState:
                 return True
         return False
 
-    cdef end(self, str reason):
+    cdef end(self, str reason, object stop_reason=None):
         """At once, all that runs; what was held back is shown as far as it can be."""
         cdef _Branch branch
         if self.beams is not None:
-            self.beams.end(reason)
+            self.beams.end(reason, stop_reason)
         for branch in self.branches:
             if branch.finish_reason is None:
                 self._end_text_of(branch, reason == "error")
+                branch.stop_reason = stop_reason
                 branch.finish(reason)
         self.num_running = 0
 
