@@ -28,11 +28,12 @@ class LoadRequest:
     prompt_token_ids: list[int]
     num_output_tokens: int
     num_samples: int = 1
+    num_shared_tokens: int = 0  # with which the prompt begins, as others do
 
     @property
     def num_tokens(self) -> int:
-        """Of K and V at its end, if its samples share the prompt."""
-        return len(self.prompt_token_ids) + self.num_samples * self.num_output_tokens
+        """Of K and V at its end that are its own, if its samples share the prompt."""
+        return len(self.prompt_token_ids) - self.num_shared_tokens + self.num_samples * self.num_output_tokens
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,6 @@ def _requests(
     prefix: Callable[[int], list[int]] = lambda _: [],
 ) -> list[LoadRequest]:
     return [
-        LoadRequest([*prefix(i), *([_FIRST_OWN_TOKEN + i] * num_prompt)], num_output, num_samples(i))
+        LoadRequest([*prefix(i), *([_FIRST_OWN_TOKEN + i] * num_prompt)], num_output, num_samples(i), len(prefix(i)))
         for i, (num_prompt, num_output) in enumerate(lengths)
     ]

@@ -18,6 +18,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
   kv_cache_.start_step(plan_.step() + 1);
   invariant(all_released(), kRefusedRelease);
   distrust_copies();
+  plan_copies_.clear();
   end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;

@@ -61,7 +61,7 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
     return false;
   }
   look_up(group);
-  if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_blocks()) {
+  if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_usable_blocks()) {
     return false;
   }
   Way way = way_of(group);

@@ -24,9 +24,22 @@ def test_under_overload_everyone_is_answered_and_by_cost_is_within_5_percent_of_
     assert pressure.complaints(runs) == []
 
 
-def test_swapping_is_dearer_at_small_blocks_and_cheaper_at_large_ones_and_by_cost_follows_the_lower() -> None:
+def test_the_crossover_by_block_size_is_the_papers_and_by_cost_follows_the_lower() -> None:
+    for block_size in pressure.BLOCK_SIZES:
+        recompute, swap, by_cost = (pressure.one_preemption(mode, block_size) for mode in pressure.MODES)
+        assert by_cost == min(recompute, swap)
+        assert 1000 * recompute == pytest.approx(42.2)
+        if block_size < 8:
+            assert swap > 1.2 * recompute
+        elif block_size in (16, 32, 64):
+            assert 0.8 < swap / recompute < 1
+        elif block_size > 64:
+            assert swap < 0.85 * recompute
+
+
+def test_by_cost_follows_the_lower_under_overload_too() -> None:
     load = loads(None, 60)[0]
-    for block_size, cheaper in ((2, "recompute"), (64, "swap")):
+    for block_size, cheaper in ((2, "recompute"), (32, "swap")):
         runs = {mode: pressure.overload(load, mode, block_size) for mode in pressure.MODES}
         assert min(("recompute", "swap"), key=lambda mode: runs[mode].cost_s) == cheaper
         assert runs["auto"].cost_s <= pressure.MOST_ABOVE_BEST * runs[cheaper].cost_s
