@@ -3,15 +3,11 @@
 #include "fastpaged/ops/cpu/attention_span.h"
 #include "fastpaged/ops/cpu/vector_ops.h"
 #include "fastpaged/ops/element.h"
-#include "fastpaged/ops/reference/ops.h"
 #include "fastpaged/ops/validate.h"
 
 namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA {
 
 void paged_attention(const PagedAttentionParams& params, ThreadPool& pool) {
-  if (is_kv_code(params.kv_cache.dtype)) {
-    return reference::paged_attention(params, pool);
-  }
   validate(params);
   with_element(params.q.dtype, [&](auto element) { attend_all<SpanAttention<decltype(element)>>(params, pool); });
 }
