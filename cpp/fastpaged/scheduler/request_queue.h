@@ -22,6 +22,7 @@ class RequestQueue {
 
   void insert(SequenceGroup& group);  // broken invariant if it is there already
   void erase(SequenceGroup& group);   // broken invariant if it is not there
+  void clear() { groups_.clear(); }
   void check_invariants() const;
 
  private:
