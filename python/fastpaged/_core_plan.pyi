@@ -136,6 +136,10 @@ class SamplingParams:
             beam_width. has_stop_strings: Scheduler.finish_beams() says after each step which beams have stopped, and
             only then is it asked whether the search is over.
         """
+    scores_prompt: Final[bool]
+    @property
+    def beams(self) -> dict[str, int | float | bool | str] | None:
+        """The arguments from beam_width on; None without one."""
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR, DEADLINE, QUEUE_TIMEOUT."""
@@ -198,6 +202,9 @@ class SchedulerOutput:
     @property
     def scheduled_sequences(self) -> list[int]:
         """The sequence ids, in the order of scheduled."""
+    @property
+    def result_counts(self) -> list[tuple[int, int]]:
+        """(scores, draws) of each: how many of the sampler's results are its own, in that order."""
     @property
     def copies(self) -> list[tuple[str, int, int, int]]:
         """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is

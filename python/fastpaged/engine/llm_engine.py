@@ -22,6 +22,7 @@ from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
 from fastpaged.engine.preemptions import Preemptions
 from fastpaged.engine.queue_limits import QueueLimits
+from fastpaged.engine.recording_file import RecordingFile
 from fastpaged.engine.request_terms import RequestTerms, point_in_time
 from fastpaged.errors import (
     EngineClosedError,
@@ -31,6 +32,8 @@ from fastpaged.errors import (
     QueueOverflowError,
 )
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.kv_events import KVEvents, kv_events_of
+from fastpaged.kv_snapshot import KVSnapshot
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -91,8 +94,9 @@ class LLMEngine:
         self.worker = worker
         self.tokenizer = tokenizer
         self.default_sampling_params = SamplingParams()  # of requests that give none
-        self.scheduler = make_scheduler(config, worker)
         self._clock = time.monotonic_ns  # of deadlines, of the scheduler, and of what steps take
+        self._recording = None if config.record is None else RecordingFile(config.record, self.now_ns)
+        self.scheduler = make_scheduler(config, worker, self._recording)
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.now_ns)
         self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval, worker.block_bytes)
         by_cost = config.preemption_mode == "auto"
@@ -310,6 +314,21 @@ class LLMEngine:
             self.scheduler.reset_prefix_cache()
         return True
 
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory, block by block, between two steps: about a microsecond a block and a holder.
+        With async_scheduling a step may be under way."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""
+        self._check_open()
+        if not self.config.kv_events:
+            raise InvalidRequestError("kv_events() needs an engine made with kv_events=True")
+        with self._exclusive, DeferredSignals():
+            return kv_events_of(self.scheduler.take_cache_events())
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
         if self.config.skip_tokenizer_init:
@@ -330,6 +349,8 @@ class LLMEngine:
         with self._exclusive:
             if not self._closed:
                 self._closed = True
+                if self._recording is not None:
+                    self._recording.close()
                 self._executor.close()
 
     def _draw_seed(self) -> int:
