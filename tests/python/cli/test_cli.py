@@ -101,13 +101,6 @@ def test_a_stop_string_ends_the_answer_before_it(tiny_llama: Path, capsys: pytes
     assert capsys.readouterr().out == completion["text"] + "\n"
 
 
-def test_an_answer_whose_time_is_up_says_so(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(generate(tiny_llama, "--prompt", "the cat", "--deadline", "1e-9")) == 0
-    captured = capsys.readouterr()
-    assert captured.out == "\n"
-    assert "[0 tokens (deadline)" in captured.err
-
-
 def test_chat_goes_through_the_template(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(generate(tiny_llama, "--chat", "hi", "--max-tokens", "1", "--json"))
     output = json.loads(capsys.readouterr().out)
@@ -195,8 +188,6 @@ def test_an_unsupported_isa_in_the_environment_is_one_line(tiny_llama: Path) -> 
         (["--prompt", "a", "--swap-space", "4000000"], ["swap_space", "4000000.0 GiB", "need", "have"]),
         (["--prompt", "a", "--preemption-mode", "pause"], ["--preemption-mode", "'pause'", "recompute", "swap"]),
         (["--prompt", "a", "--max-tokens", "x"], ["--max-tokens", "'x'"]),
-        (["--prompt", "a", "--deadline", "0"], ["deadline", "a number of seconds > 0", "0"]),
-        (["--prompt", "a", "--queue-timeout", "-1"], ["queue_timeout", "a number of seconds > 0", "-1"]),
         (["--prompt", "a", "--chat", "b"], ["--chat", "--prompt"]),
         ([], ["--prompt", "--chat"]),
     ],
