@@ -110,8 +110,10 @@ class KVCacheManager {
   [[nodiscard]] std::uint64_t num_prefix_gains() const { return num_gains_; }
   [[nodiscard]] std::uint64_t num_evicted_blocks() const { return num_evicted_; }  // cached ones that were handed out
   [[nodiscard]] std::uint64_t num_partial_copies() const { return num_partial_copies_; }
-  [[nodiscard]] std::uint64_t num_demoted_blocks() const { return num_demoted_; }            // copied out when evicted
-  [[nodiscard]] std::uint64_t num_promoted_blocks() const { return num_promoted_; }          // copied in when found
+  [[nodiscard]] std::uint64_t num_demoted_blocks() const { return num_demoted_; }  // copied out when evicted
+  [[nodiscard]] std::uint64_t num_promoted_blocks() const {
+    return num_promoted_;
+  }  // copied in when found, beginnings too
   [[nodiscard]] std::uint64_t num_host_evicted_blocks() const { return num_host_evicted_; }  // the host's handed out
 
   // What has been decided since the last take_copies(), to be run in this order before the next forward pass.

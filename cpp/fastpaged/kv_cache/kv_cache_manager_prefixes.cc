@@ -104,6 +104,7 @@ void KVCacheManager::copy_partial(const PrefixMatch& match, SequenceId owner, st
   if (const std::optional<BlockId> copy = whole ? device_.allocate(owner) : std::nullopt) {
     copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, match.partial_block, *copy);
     ++num_partial_copies_;
+    num_promoted_ += match.partial_on_host ? 1 : 0;
     blocks.push_back(*copy);
   }
   (match.partial_on_host ? host_ : device_).release(match.partial_block, owner);

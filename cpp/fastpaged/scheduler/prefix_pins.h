@@ -53,7 +53,9 @@ class PrefixPins {
   // Of the pins that hold blocks the one unused for longest gives them back; false if none holds any. It stays listed.
   bool release_oldest();
   void release_all();
-  // The same for each pin of whose blocks this is true of one.
+  // Blocks that are not cached any more, and those after them.
+  void give_up_uncached();
+  // All blocks of each pin of whose blocks this is true of one.
   void release_if(const std::function<bool(BlockId)>& has_one);
 
   [[nodiscard]] std::vector<PinnedPrefix> list() const;                      // in order of id

@@ -86,9 +86,12 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
                 {.enabled = config.prefix_caching,
                  .hash_mask = config.prefix_hash_mask,
-                 .max_events = config.max_cache_events}),
+                 .max_events = config.max_cache_events,
+                 .host_tier = config.host_prefix_tier}),
       pins_(config.block_size, config.max_pinned_blocks),
-      num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
+      num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {
+  weigh_evictions();
+}
 
 void Scheduler::add(NewRequest request) {
   require_fits(request.prompt_token_ids, config_, kv_cache_);
@@ -155,6 +158,7 @@ bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
 }
 
 void Scheduler::reset() {
+  distrust_copies();  // of what stays cached
   while (!groups_.empty()) {
     remove(groups_.begin()->second);
   }

@@ -34,6 +34,9 @@
 // where there is room for all that it and those that run may take within the window, and while the window lasts nobody
 // is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
 // all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
+// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
+// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
+// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -84,7 +87,7 @@ namespace fastpaged {
 struct SchedulerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_size = 16;
-  std::int32_t num_host_blocks = 0;  // for swapped groups
+  std::int32_t num_host_blocks = 0;  // for swapped groups, and for what the prefix cache evicts
   std::int32_t max_num_seqs = 256;
   std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
@@ -94,8 +97,7 @@ struct SchedulerConfig {
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
   std::int64_t max_cache_events = 0;                   // kept until take_cache_events(); 0: none
   PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
-  bool host_prefix_tier =
-      false;  // cached blocks that are evicted go to the host pool's free blocks, and are found there
+  bool host_prefix_tier = false;  // cached blocks that are evicted go to the host pool, and are found there
   SchedulerPolicy policy = {};
 };
 
@@ -158,8 +160,8 @@ class Scheduler {
   [[nodiscard]] std::int64_t num_logical_blocks() const;
   [[nodiscard]] std::int64_t num_physical_blocks() const;
 
-  // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
-  // recomputed, for nobody knows whether the copies were run.
+  // A plan that was never updated is forgotten: its tokens are planned anew. Nobody knows whether its copies were run:
+  // whoever has computed tokens where they wrote is recomputed, and what was cached there is forgotten.
   // now: see Nanoseconds; without it the time stands still. Throws std::invalid_argument if it goes back.
   [[nodiscard]] SchedulerOutput schedule(Nanoseconds now);
   [[nodiscard]] SchedulerOutput schedule() { return schedule(now_); }
@@ -218,7 +220,6 @@ class Scheduler {
   bool enter(SequenceGroup& group);  // false: it does not run after all
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
-  bool reserve(const SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);  // false: there is no room
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
   Room end_at_ceiling(SequenceGroup& group, Sequence& sequence);
   [[nodiscard]] static std::int64_t num_held_blocks(const SequenceGroup& group);
@@ -232,7 +233,12 @@ class Scheduler {
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
-  void release_pins_for(std::int64_t num_blocks);
+  void release_pins_for(const SequenceGroup& swapped);
+
+  // scheduler_tiers.cc
+  void weigh_evictions();
+  void distrust_copies();
+  void count_moved_prefixes();
 
   // scheduler_shares.cc
   struct Limits {  // of a plan in the making, or of one without some who are planned
@@ -305,7 +311,6 @@ class Scheduler {
   void move_out(SequenceGroup& group, PreemptionMode mode);
   [[nodiscard]] bool wants_swap(const SequenceGroup& group, PreemptionMode mode) const;
   [[nodiscard]] bool swap_is_cheaper(const SequenceGroup& group) const;
-  void distrust_copies();
 
   [[nodiscard]] RequestQueue& queue_of(GroupState state);
   [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
@@ -379,7 +384,7 @@ class Scheduler {
   std::vector<GroupId> swapped_in_;
   std::vector<GroupId> let_in_;
   std::vector<std::pair<GroupId, std::int32_t>> cached_;
-  std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
+  std::vector<BlockCopy> plan_copies_;
   std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
   bool swapped_for_room_ = false;  // then no swapped group comes back by this plan
 

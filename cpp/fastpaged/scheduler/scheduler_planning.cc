@@ -29,6 +29,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
   hand_out_rest();
   SchedulerOutput output = plan_.output();
   output.copies = kv_cache_.take_copies();
+  plan_copies_ = output.copies;
   output.preempted = preempted_;
   output.swapped_out = swapped_out_;
   output.swapped_in = swapped_in_;
@@ -55,6 +56,7 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
         break;
     }
   }
+  count_moved_prefixes();
 }
 
 void Scheduler::plan_running() {
@@ -124,7 +126,7 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
 // Grows the sequence's table for num_tokens more, whoever has to go for it.
 Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   const std::int32_t first_token = sequence.num_computed_tokens();
-  while (!reserve(group, sequence, num_tokens)) {
+  while (!kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
     if (num_held_blocks(group) + missing > kv_cache_.num_usable_blocks()) {
       return end_at_ceiling(group, sequence);
@@ -140,18 +142,6 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
     }
   }
   return Room::kThere;
-}
-
-// The same, if there is room.
-bool Scheduler::reserve(const SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
-  const std::int64_t copies_before = kv_cache_.copies().num_blocks();
-  if (!kv_cache_.reserve(sequence.table(), sequence.num_computed_tokens(), num_tokens)) {
-    return false;
-  }
-  if (kv_cache_.copies().num_blocks() > copies_before) {
-    copied_.push_back(group.id);
-  }
-  return true;
 }
 
 // The paper's rule: a free block for each branch, needed or not. A group alone asks only for what it needs.
@@ -245,7 +235,8 @@ bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& runnin
   const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - blocks_beside(group, running);
   if (group.state == GroupState::kSwapped) {
     look_up(group);
-    return num_held_blocks(group) + more_blocks(group, running.steps) <= spare && fits_plan(group, plan_limits());
+    const std::int64_t back = kv_cache_.missing_to_swap_in(group.tables());
+    return back + more_blocks(group, running.steps) <= spare && fits_plan(group, plan_limits());
   }
   return finds_room(group, missing_blocks(group, running.steps), spare) && fits_plan(group, plan_limits()) &&
          !computes_prefix_of(group);
@@ -254,12 +245,14 @@ bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& runnin
 bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
     if (running_.empty()) {
-      release_pins_for(num_held_blocks(group));
+      release_pins_for(group);
     }
+    const std::int64_t others_before = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
+    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
-    group.num_blocks_swapped_in += num_held_blocks(group);
+    const std::int64_t others = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks()) - others_before;
+    group.num_blocks_swapped_in += kv_cache_.copies().num_blocks() - copies_before - others;
     swapped_in_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);

@@ -119,7 +119,7 @@ bool Scheduler::is_clear(const SequenceGroup& group, const Way& way, std::size_t
   const std::int32_t steps = group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept(num_running);
   const std::int64_t spare = way.num_free_blocks - num_watermark_blocks_;
   if (group.state == GroupState::kSwapped) {
-    const std::int64_t wanted = num_held_blocks(group) + more_blocks(group, steps);
+    const std::int64_t wanted = kv_cache_.missing_to_swap_in(group.tables()) + more_blocks(group, steps);
     return wanted <= spare && wanted <= spare - blocks_beside(group, needs_of_running(steps, num_running));
   }
   const std::int64_t wanted = missing_blocks(group, steps) - way.num_found_in_use;

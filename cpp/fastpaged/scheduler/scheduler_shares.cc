@@ -110,7 +110,8 @@ void Scheduler::hand_out_rest(SequenceGroup& group, Sequence& sequence, bool sha
   limits.spare_rows += planned.num_spare_rows;
   limits.cut = shares ? limits.cut + planned.num_cut_tokens : limits.budget;
   const auto [num_tokens, is_cut] = chunk_of(group, sequence, limits);
-  if (num_tokens > planned.num_tokens && reserve(group, sequence, num_tokens)) {
+  if (num_tokens > planned.num_tokens &&
+      kv_cache_.reserve(sequence.table(), sequence.num_computed_tokens(), num_tokens)) {
     plan_.add_or_grow(group, sequence, num_tokens, is_cut);
   }
 }

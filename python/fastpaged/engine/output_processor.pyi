@@ -31,9 +31,11 @@ class StopStrings:
         """No more will come: what was held back."""
 
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1, block_bytes: int = 0
+    ) -> None:
         """A request that a stop string or a failure ends is taken out of the scheduler at once. stream_interval: tokens
-        from one output of a request to the next, where its params have none."""
+        from one output of a request to the next, where its params have none. block_bytes: of a KV block."""
 
     num_waiting: int
     num_waiting_tokens: int
@@ -56,6 +58,12 @@ class OutputProcessor:
     ) -> None:
         """seeds: to be shown with each of the request's samples, one for each; a beam search has one entry. stream:
         None for no text at all. final_only: no output before the last one, whatever the params say."""
+
+    def has_begun(self, request_id: str) -> bool:
+        """Whether it is here and was let in once."""
+
+    def described(self, group_id: int) -> tuple[str, int] | None:
+        """The request's id and how many tokens of it are known; None if it is not (or no longer) here."""
 
     def request_id(self, group_id: int) -> str | None:
         """None if it is not (or no longer) here."""

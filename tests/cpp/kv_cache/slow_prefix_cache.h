@@ -81,6 +81,7 @@ class SlowPrefixCache : public SlowKVCache {
         copies.push_back({source.on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, source.block, copy, 1});
         table.blocks.emplace(table.size(), copy);
         num_tokens += match.num_partial_tokens;
+        num_promoted += source.on_host ? 1 : 0;
       }
       pool_of(source).give(source.block, kNobody);
     }
