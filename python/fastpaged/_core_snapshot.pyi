@@ -1,5 +1,5 @@
-"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc, bind_prefixes.cc). Only for readers and type
-checkers: no module of this name exists at run time."""
+"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc, bind_prefixes.cc). Only for readers and
+type checkers: no module of this name exists at run time."""
 
 from typing import Final, Literal
 
