@@ -217,6 +217,7 @@ void bind_scheduler(py::module_& m) {
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));
   bind_sizes(scheduler);
   bind_prefixes(m, scheduler);
+  bind_quarantine(m, scheduler);
   bind_recording(scheduler);
   bind_batch(m);
 }

@@ -17,6 +17,7 @@ from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import Quarantine as Quarantine
 from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
@@ -383,6 +384,12 @@ class Scheduler:
     def num_preemptions(self, group_id: int) -> int: ...
     def request_cost(self, group_id: int) -> RequestCost:
         """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
+    def quarantine(self) -> Quarantine:
+        """After a broken invariant: finds what is wrong, fails those it concerns, takes their blocks out of circulation
+        and drops the plan. If nothing is found, nothing changes."""
+    num_quarantined_blocks: Final[int]
+    def _give_back_too_early(self, group_id: int) -> None:
+        """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:

@@ -71,6 +71,17 @@ class RequestCost:
     num_blocks_swapped_out: Final[int]
     num_blocks_swapped_in: Final[int]
 
+class Quarantine:
+    """What was wrong after a broken invariant, a line each, and who had to go for it. Read-only.
+
+    found: empty if nothing was wrong. failed: group ids of requests that have gone, with no event. events: of the
+        others, from an update() that raised, whose rows are those of the result it was given.
+    """
+
+    found: Final[list[str]]
+    failed: Final[list[int]]
+    events: Final[StepEvents]
+
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 

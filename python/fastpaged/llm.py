@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
@@ -26,14 +25,15 @@ from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLost
 from fastpaged.outputs import BeamSearchOutput
 from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
-from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
     from fastpaged.outputs import RequestOutput
+    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
     from fastpaged.tokenizer.chat_messages import ChatMessage
 

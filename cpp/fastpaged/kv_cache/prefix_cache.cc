@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fastpaged/base/check.h"
 
@@ -73,6 +74,22 @@ void PrefixCache::touch(BlockId block) {
   }
 }
 
+void PrefixCache::move(BlockId from, BlockId to) {
+  invariant(holds(from) && !holds(to), "PrefixCache: what is not there would be moved, or to where something is");
+  ++num_moved_;
+  entries_[to] = std::exchange(entries_[from], {});
+  const Entry& entry = entries_[to];
+  std::ranges::copy(tokens(from), tokens_.begin() + static_cast<std::ptrdiff_t>(to * block_size_));
+  index_.replace(entry.hash, from, to);
+  (entry.prev == kNone ? first_child(entry.parent) : entries_[entry.prev].next) = to;
+  if (entry.next != kNone) {
+    entries_[entry.next].prev = to;
+  }
+  for (BlockId child = entry.first_child; child != kNone; child = entries_[child].next) {
+    entries_[child].parent = to;
+  }
+}
+
 std::vector<BlockId> PrefixCache::erase(BlockId block) {
   invariant(holds(block), "PrefixCache: a block that is not cached would be forgotten");
   std::vector<BlockId> descendants;
@@ -109,7 +126,7 @@ BlockId PrefixCache::first_child(Node node) const {
 // Two tokens at a time; each step is a bijection of what has come so far, so that only their number can fold keys.
 std::uint64_t PrefixCache::hash(Node parent, std::span<const TokenId> tokens) const {
   constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15;
-  std::uint64_t sum = static_cast<std::uint32_t>(parent) * kFactor;
+  std::uint64_t sum = (parent < 0 ? static_cast<std::uint64_t>(std::int64_t{parent}) : entries_[parent].id) * kFactor;
   const auto stir = [&](std::uint64_t word) {
     sum = (sum ^ word) * kFactor;
     sum ^= sum >> 32;

@@ -19,6 +19,7 @@ bool Scheduler::preempt(GroupId id, PreemptionMode mode) {
 void Scheduler::set_costs(const PreemptionCosts& costs) {
   validate(costs);
   config_.costs = costs;
+  weigh_evictions();
 }
 
 void Scheduler::preempt_as_told() {
@@ -27,7 +28,6 @@ void Scheduler::preempt_as_told() {
   swapped_in_.clear();
   let_in_.clear();
   cached_.clear();
-  copied_.clear();
   kept_out_.clear();
   swapped_for_room_ = false;
   for (const ForcedPreemption& forced : std::exchange(forced_, {})) {
@@ -47,17 +47,17 @@ void Scheduler::preempt_for_room(SequenceGroup& group) {
 void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   plan_.take_out(group);
   std::erase(let_in_, group.id);
+  std::erase(cut_, &group);
   bool holds_something = false;
   for (const auto& sequence : group.sequences) {
     sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));
     holds_something = holds_something || sequence->table().size() > 0;
   }
-  const std::int64_t num_blocks = num_held_blocks(group);
+  const std::int64_t copies_before = kv_cache_.copies().num_blocks();
   if (holds_something && wants_swap(group, mode) && kv_cache_.swap_out(group.tables())) {
-    group.num_blocks_swapped_out += num_blocks;
+    group.num_blocks_swapped_out += kv_cache_.copies().num_blocks() - copies_before;
     change_state(group, GroupState::kSwapped);
     swapped_out_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_out;
   } else {
     group.forget_computed(kv_cache_);
@@ -124,19 +124,6 @@ RequestCost Scheduler::request_cost(GroupId id) const {
           .num_tokens_recomputed = group.num_tokens_recomputed,
           .num_blocks_swapped_out = group.num_blocks_swapped_out,
           .num_blocks_swapped_in = group.num_blocks_swapped_in};
-}
-
-void Scheduler::distrust_copies() {
-  if (plan_.spent()) {
-    return;
-  }
-  for (const GroupId id : copied_) {
-    const auto found = groups_.find(id);
-    if (found != groups_.end() && found->second.state != GroupState::kWaiting) {
-      found->second.forget_computed(kv_cache_);
-      change_state(found->second, GroupState::kWaiting);
-    }
-  }
 }
 
 }  // namespace fastpaged

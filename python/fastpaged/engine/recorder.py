@@ -16,6 +16,7 @@ where they differ, so that a prefix cache finds the same. Times (deadlines) are 
              [row, token, logprob] that went on or ended; ends: [group, sequence, reason]
 "abort" "finish" "finish_beams" "fork" "preempt" "reset" "pin" "unpin" "reset_prefix_cache" "costs": the methods of that
              name, with id, seq, seqs, mode; ok, made, held: what they returned
+"quarantine" the last event: what was found after an invariant broke, from a cause that the scheduler was not told of
 """
 
 # ruff: noqa: D102  # what they do is Scheduler's to say
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fastpaged.engine.recording_file import RecordingFile
-    from fastpaged.worker.kv_memory import KVMemory
 
 STOP = -1
 _STOPPED = 0  # FinishReason.STOP's place
@@ -56,7 +56,7 @@ def fields_of(value: object) -> dict[str, Any]:
     return {name: held for name in names if not callable(held := getattr(value, name))}
 
 
-def scheduler_type(recording: RecordingFile | None, model: str, memory: KVMemory) -> Callable[..., _core.Scheduler]:
+def scheduler_type(recording: RecordingFile | None, model: str, block_bytes: int) -> Callable[..., _core.Scheduler]:
     """What makes a scheduler of the core's arguments: one that is written down, if that is wanted."""
     if recording is None:
         return _core.Scheduler
@@ -64,7 +64,7 @@ def scheduler_type(recording: RecordingFile | None, model: str, memory: KVMemory
         "format": FORMAT,
         "version": _core.__version__,
         "model": model,
-        "block_bytes": memory.array[:1].nbytes,
+        "block_bytes": block_bytes,
     }
     return functools.partial(RecordingScheduler, recording, about)
 
@@ -222,9 +222,12 @@ class RecordingScheduler(_core.Scheduler):
         super().set_costs(costs)
         self._note("costs", **fields_of(costs))
 
-    def check_invariants(self) -> None:
-        super().check_invariants()
-        self._paths.check_invariants()
+    def quarantine(self) -> _core.Quarantine:
+        done = super().quarantine()
+        if done.found:
+            self._note("quarantine", found=list(done.found))
+            self.recording.end("an invariant broke, for which a replay has no reason")
+        return done
 
     def _note(self, kind: str, **fields: object) -> None:
         self.recording.write(kind, fields)

@@ -18,7 +18,7 @@ class Wishes {
 
   void add() {
     NewRequest request = random_request(*random_, ++last_id_, world_->scheduler.config());
-    set_random_deadlines(*random_, request, world_->now);
+    set_random_wishes(*random_, request, world_->now);
     world_->add(request);
   }
 

@@ -11,6 +11,7 @@ from typing import Any
 from engine.fakes import toy_engine
 
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.recorder import RecordingScheduler
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
@@ -52,11 +53,17 @@ def random_params(dice: random.Random) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=length, ignore_eos=dice.random() < 0.5)
 
 
+def check(engine: LLMEngine) -> None:
+    engine.scheduler.check_invariants()
+    assert isinstance(engine.scheduler, RecordingScheduler)
+    engine.scheduler._paths.check_invariants()
+
+
 def steps_of(engine: LLMEngine) -> Iterator[RequestOutput]:
     """All outputs until nothing is left to do."""
     while engine.has_unfinished_requests():
         yield from engine.step()
-        engine.scheduler.check_invariants()
+        check(engine)
 
 
 def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
@@ -84,4 +91,4 @@ def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
             if output.finished:
                 answer = [token for token in output.outputs[0].token_ids if token > 4]
                 texts.append([*(output.prompt_token_ids or ()), *answer])
-        engine.scheduler.check_invariants()
+        check(engine)

@@ -12,6 +12,7 @@ from simulator.recorded import random_params
 from fastpaged import _core
 from fastpaged.engine.decisions import decisions_of, plan_rows
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.preemption_costs import PreemptionCosts
 from fastpaged.sampling_params import SamplingParams
 
 Decisions = tuple[list[Any], dict[str, Any]]
@@ -52,6 +53,7 @@ def run_on_virtual_clock(
     if engine._recording is not None:
         now = begin = engine._recording.start
     engine._clock = lambda: now
+    engine.preemptions.fix_costs(PreemptionCosts(1e-4, 2e-4, 3e-4))
     planned: list[Decisions] = []
     execute = engine._executor.run
 
