@@ -66,6 +66,18 @@ def steps_of(engine: LLMEngine) -> Iterator[RequestOutput]:
         check(engine)
 
 
+def random_terms(dice: random.Random, policy: str, unit: float) -> dict[str, Any]:
+    """Priority and times of a request, mostly none. unit: seconds that some of them are too short for."""
+    terms: dict[str, Any] = {}
+    if policy == "priority":
+        terms["priority"] = dice.choice((0, 0, 1, -1))
+    if dice.random() < 0.15:
+        terms["deadline"] = unit * dice.randint(1, 20)
+    if dice.random() < 0.15:
+        terms["queue_timeout"] = unit * dice.randint(1, 10)
+    return terms
+
+
 def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
     """Requests of all kinds, of which many begin like earlier ones or go on from their answers; some are aborted."""
     dice = random.Random(seed)
@@ -80,7 +92,8 @@ def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
             salt = {"cache_salt": "mine"} if dice.random() < 0.1 else {}
             name = str(num_added)
             num_added += 1
-            engine.add_request(name, {"prompt_token_ids": prompt, **salt}, random_params(dice))
+            terms = random_terms(dice, engine.config.scheduling_policy, 1e-5)
+            engine.add_request(name, {"prompt_token_ids": prompt, **salt}, random_params(dice), **terms)
             texts.append(prompt)
             here.append(name)
         if here and dice.random() < 0.03:
