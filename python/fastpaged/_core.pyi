@@ -25,6 +25,13 @@ from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
 from fastpaged._core_plan import SchedulerStats as SchedulerStats
 from fastpaged._core_plan import SequenceEvent as SequenceEvent
 from fastpaged._core_plan import StepEvents as StepEvents
+from fastpaged._core_snapshot import BlockBill as BlockBill
+from fastpaged._core_snapshot import CacheEvent as CacheEvent
+from fastpaged._core_snapshot import KVSnapshot as KVSnapshot
+from fastpaged._core_snapshot import PinUse as PinUse
+from fastpaged._core_snapshot import RequestUse as RequestUse
+from fastpaged._core_snapshot import SlotSplit as SlotSplit
+from fastpaged._core_snapshot import TierUse as TierUse
 
 __version__: str
 
@@ -288,10 +295,12 @@ class Scheduler:
         prefix_hash_mask: int = ...,
         costs: PreemptionCosts | None = None,
         host_prefix_tier: bool = False,
+        max_cache_events: int = 0,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
         of the rows above it, each beside one of its own. 0 is no limit.
-        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks."""
+        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks.
+        max_cache_events: kept until they are taken; 0: none."""
     def add(
         self,
         group_id: int,
@@ -382,6 +391,13 @@ class Scheduler:
     def sequences(self, group_id: int) -> list[int]:
         """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
+    def snapshot(self) -> KVSnapshot:
+        """Read off the tables now. Releases the GIL."""
+    def slot_splits(self) -> tuple[SlotSplit, SlotSplit]:
+        """The snapshot's of device and host, alone."""
+    def take_cache_events(self) -> tuple[list[CacheEvent], int]:
+        """Those since the last time, and how many older ones were dropped beyond max_cache_events."""
+    max_cache_events: Final[int]
     def request_cost(self, group_id: int) -> RequestCost:
         """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def quarantine(self) -> Quarantine:

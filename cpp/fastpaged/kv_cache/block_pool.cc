@@ -26,6 +26,7 @@ BlockPool::BlockPool(std::string name, std::int32_t num_blocks)
   cached_.assign(num_blocks, false);
   quarantined_.assign(num_blocks, false);
   last_owner_.assign(num_blocks, std::nullopt);
+  last_use_.assign(num_blocks, 0);
 }
 
 std::int32_t BlockPool::ref_count(BlockId block) const {
@@ -41,6 +42,7 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   free_list_.remove(*block);
   ref_counts_[*block] = 1;
   last_owner_[*block] = owner;
+  last_use_[*block] = step_;
   if (cached_[*block]) {
     cached_[*block] = false;
     evicted_(*block, owner);
@@ -52,6 +54,7 @@ void BlockPool::retain(BlockId block, SequenceId owner) {
   require_held(block, "share", owner);
   ++ref_counts_[block];
   last_owner_[block] = owner;
+  last_use_[block] = step_;
 }
 
 void BlockPool::release(BlockId block, SequenceId owner) {
@@ -60,6 +63,7 @@ void BlockPool::release(BlockId block, SequenceId owner) {
   }
   require_held(block, "release", owner);
   last_owner_[block] = owner;
+  last_use_[block] = step_;
   if (--ref_counts_[block] == 0) {
     cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);
   }
@@ -92,6 +96,7 @@ bool BlockPool::take_cached(BlockId block, SequenceId owner) {
   }
   ++ref_counts_[block];
   last_owner_[block] = owner;
+  last_use_[block] = step_;
   return was_free;
 }
 

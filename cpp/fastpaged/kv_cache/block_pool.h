@@ -71,6 +71,12 @@ class BlockPool {
   // uncache().
   void on_eviction(std::function<void(BlockId, SequenceId)> evicted) { evicted_ = std::move(evicted); }
 
+  // For those who look from outside: the step in which a block was last taken, shared, given back, or planned to be
+  // written into; 0 if never. Steps are whatever start_step() says, from 1 on.
+  void start_step(std::uint64_t step) { step_ = step; }
+  void note_write(BlockId block) { last_use_[block] = step_; }  // REQUIRES: the block is known
+  [[nodiscard]] std::uint64_t last_use(BlockId block) const { return last_use_[block]; }  // the same
+
   // A table that could not give a block back, and cannot throw, says so; how often that was.
   void note_refused_release() noexcept { ++num_refused_releases_; }
   [[nodiscard]] std::int64_t num_refused_releases() const { return num_refused_releases_; }
@@ -103,6 +109,8 @@ class BlockPool {
   std::int32_t num_quarantined_ = 0;
   std::int64_t num_refused_releases_ = 0;
   std::vector<std::optional<SequenceId>> last_owner_;  // who took, shared or gave back each block last
+  std::vector<std::uint64_t> last_use_;
+  std::uint64_t step_ = 0;
   std::function<void(BlockId, SequenceId)> evicted_ = [](BlockId, SequenceId) {};
 };
 

@@ -51,8 +51,10 @@ KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size,
       host_tier_(prefix_caching.enabled && prefix_caching.host_tier && num_host_blocks > 0),
       device_("device", num_blocks),
       host_("host", num_host_blocks),
+      cache_events_(prefix_caching.enabled ? prefix_caching.max_events : 0, num_blocks, num_host_blocks),
       prefix_cache_(num_cacheable(num_blocks, num_host_blocks, prefix_caching), block_size, prefix_caching.hash_mask),
       host_copies_(host_tier_ ? num_blocks : 0, host_tier_ ? num_host_blocks : 0) {
+  prefix_cache_.tell(cache_events_);
   device_.on_eviction([this](BlockId block, SequenceId new_owner) { evict(block, new_owner); });
   host_.on_eviction([this](BlockId block, SequenceId) {
     ++num_host_evicted_;
@@ -68,6 +70,11 @@ void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) 
                         " pool where it must hold the " + tier.name() + " pool's",
                     std::source_location::current());
   }
+}
+
+void KVCacheManager::start_step(std::uint64_t step) {
+  device_.start_step(step);
+  host_.start_step(step);
 }
 
 std::int64_t KVCacheManager::capacity() const {
@@ -113,6 +120,7 @@ bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::i
     } else if (device_.is_cached(table.blocks()[i])) {
       forget(table.blocks()[i]);  // a copy would be one block more than there would be without the cache
     }
+    device_.note_write(table.blocks()[i]);
   }
   return true;
 }

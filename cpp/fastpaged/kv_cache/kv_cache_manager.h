@@ -25,6 +25,7 @@
 #include "fastpaged/base/types.h"
 #include "fastpaged/kv_cache/block_pool.h"
 #include "fastpaged/kv_cache/block_table.h"
+#include "fastpaged/kv_cache/cache_events.h"
 #include "fastpaged/kv_cache/copy_list.h"
 #include "fastpaged/kv_cache/host_copies.h"
 #include "fastpaged/kv_cache/prefix_cache.h"
@@ -119,6 +120,10 @@ class KVCacheManager {
   [[nodiscard]] const CopyList& copies() const { return copies_; }
   [[nodiscard]] std::vector<BlockCopy> take_copies() { return copies_.take(); }
 
+  // For those who look from outside: what became of the cached contents, and when a block was last used
+  // (BlockPool::start_step).
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return cache_events_.take(); }
+  void start_step(std::uint64_t step);
   // kv_cache_manager_quarantine.cc. What is wrong with the blocks of each tier, and with what is cached, if so many
   // tables hold each block (see BlockPool::faults).
   struct Faults {
@@ -178,6 +183,7 @@ class KVCacheManager {
   BlockPool device_;
   BlockPool host_;
   CopyList copies_;
+  CacheEvents cache_events_;
   PrefixCache prefix_cache_;
   HostCopies host_copies_;
   std::uint64_t epoch_ = 1;  // counts resets

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "fastpaged/base/types.h"
+#include "fastpaged/kv_cache/cache_events.h"
 #include "fastpaged/kv_cache/prefix_index.h"
 
 namespace fastpaged {
@@ -59,6 +60,8 @@ class PrefixCache {
   [[nodiscard]] Node parent(BlockId block) const { return entries_[block].parent; }
   [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const;
 
+  [[nodiscard]] const std::string& root_name(Node root) const { return roots_[root_index(root)].name; }
+
   [[nodiscard]] std::optional<Node> find_root(std::string_view name) const;  // nullopt: nothing is cached under it
   // The block with this key. REQUIRES: the node exists; tokens are as many as a block holds.
   [[nodiscard]] std::optional<BlockId> find(Node parent, std::span<const TokenId> tokens) const;
@@ -83,6 +86,10 @@ class PrefixCache {
   // cached.
   std::vector<BlockId> erase(BlockId block);
   void clear();
+
+  // From now on all that is cached, or no longer, is told to `events`, if these are on. REQUIRES: nothing is cached;
+  // `events` outlives the cache.
+  void tell(CacheEvents& events) { events_ = events.on() ? &events : nullptr; }
 
   void check_invariants() const;
 
@@ -120,6 +127,7 @@ class PrefixCache {
   std::vector<Root> roots_;  // without children: not in use
   std::vector<Node> unused_roots_;
   std::map<std::string, Node, std::less<>> root_by_name_;
+  CacheEvents* events_ = nullptr;  // null: nobody wants to hear of it
 };
 
 }  // namespace fastpaged

@@ -24,6 +24,7 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
   require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require_at_least(0, "max_cache_events", config.max_cache_events);
   require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
     return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
   });
@@ -85,6 +86,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
                 {.enabled = config.prefix_caching,
                  .hash_mask = config.prefix_hash_mask,
+                 .max_events = config.max_cache_events,
                  .host_tier = config.host_prefix_tier}),
       pins_(config.block_size, config.max_pinned_blocks),
       num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {

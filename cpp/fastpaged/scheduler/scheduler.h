@@ -71,6 +71,7 @@
 #include <vector>
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "fastpaged/scheduler/kv_snapshot.h"
 #include "fastpaged/scheduler/prefix_pins.h"
 #include "fastpaged/scheduler/quarantine.h"
 #include "fastpaged/scheduler/request_queue.h"
@@ -94,6 +95,7 @@ struct SchedulerConfig {
   bool prefix_caching = false;
   std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
+  std::int64_t max_cache_events = 0;                   // kept until take_cache_events(); 0: none
   PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
   bool host_prefix_tier = false;  // cached blocks that are evicted go to the host pool, and are found there
   SchedulerPolicy policy = {};
@@ -185,6 +187,14 @@ class Scheduler {
   // Also of one that has ended, at least until the update() after the one that has said so; else nothing.
   [[nodiscard]] RequestCost request_cost(GroupId id) const;
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
+  // What became of the prefix cache's contents since the last time; nothing without max_cache_events.
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return kv_cache_.take_cache_events(); }
+  // Read off the tables now: O(blocks + entries of tables), and with snapshot() the tokens of cached blocks.
+  [[nodiscard]] KVSnapshot snapshot() const;
+  struct SlotSplits {
+    SlotSplit device, host;
+  };
+  [[nodiscard]] SlotSplits slot_splits() const;  // snapshot()'s alone, which is cheaper
   // After a broken invariant: out of schedule(), of update(), of the building of the plan's batch, or of
   // check_invariants(). Finds what is wrong, fails those that it concerns, and them alone, takes the blocks concerned
   // out of circulation for good, forgets what was cached of them, and drops the plan. Then all invariants hold, and the
@@ -325,6 +335,12 @@ class Scheduler {
   Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
   void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
 
+  // scheduler_snapshot.cc
+  [[nodiscard]] std::vector<const SequenceGroup*> groups_by_arrival() const;
+  [[nodiscard]] TierUse tier_use(Tier tier) const;
+  void fill_slots(TierUse& use, Tier tier) const;
+  void fill_holders(KVSnapshot& snapshot) const;
+  void fill_hashes(KVSnapshot& snapshot) const;
   // scheduler_quarantine.cc
   struct Holders {  // of each block: how many tables list it
     std::vector<std::int32_t> on_device, on_host;

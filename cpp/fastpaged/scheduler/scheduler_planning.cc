@@ -15,6 +15,7 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
     return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
   });
   now_ = now;
+  kv_cache_.start_step(plan_.step() + 1);
   invariant(all_released(), kRefusedRelease);
   distrust_copies();
   end_expired();

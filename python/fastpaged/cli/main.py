@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         collect_env,
         generate,
         replay_recording,
+        top,
     )  # here, where Ctrl-C is caught
 
     parser = _Parser(
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_parser(commands)
     replay_recording.add_parser(commands)
     cache.add_parser(commands)
+    top.add_parser(commands)
     collect_env.add_parser(commands)
     return parser
 

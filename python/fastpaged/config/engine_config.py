@@ -47,6 +47,7 @@ class EngineConfig:
     watermark: float = 0.01  # share of the KV pool that letting a request in leaves free
     enable_prefix_caching: bool = True  # KV blocks of a prompt that begins as an earlier one are found, not computed
     pinned_prefix_budget: float = 0.25  # share of the KV pool that pinned prefixes may hold
+    kv_events: bool = False  # keep events of the prefix cache, for kv_events() to drain
     tokenizer: str | None = None  # where another one than the model's is: a file, folder or name, as for model
     skip_tokenizer_init: bool = False  # no tokenizer: token ids in, token ids out
     revision: str | None = None  # branch, tag or commit of a model on the hub; None: its main branch
@@ -110,7 +111,7 @@ class EngineConfig:
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching"):
+        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching", "kv_events"):
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:

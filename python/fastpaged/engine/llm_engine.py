@@ -32,6 +32,8 @@ from fastpaged.errors import (
     QueueOverflowError,
 )
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.kv_events import KVEvents, kv_events_of
+from fastpaged.kv_snapshot import KVSnapshot
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -311,6 +313,21 @@ class LLMEngine:
         with self._exclusive, DeferredSignals():
             self.scheduler.reset_prefix_cache()
         return True
+
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory, block by block, between two steps: about a microsecond a block and a holder.
+        With async_scheduling a step may be under way."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""
+        self._check_open()
+        if not self.config.kv_events:
+            raise InvalidRequestError("kv_events() needs an engine made with kv_events=True")
+        with self._exclusive, DeferredSignals():
+            return kv_events_of(self.scheduler.take_cache_events())
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

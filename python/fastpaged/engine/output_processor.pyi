@@ -45,6 +45,9 @@ class OutputProcessor:
         """Unfinished requests."""
 
     def __contains__(self, request_id: str) -> bool: ...
+    def request_ids(self) -> dict[int, str]:
+        """Of unfinished requests, by group id."""
+
     def add(
         self,
         group_id: int,

@@ -65,6 +65,9 @@ cdef class OutputProcessor:
     def __contains__(self, request_id):
         return request_id in self._group_ids
 
+    def request_ids(self):
+        return {group_id: request_id for request_id, group_id in self._group_ids.items()}
+
     def request_id(self, group_id):
         cdef _RequestState state = self._states.get(group_id)
         return None if state is None else state.request.request_id

@@ -23,7 +23,6 @@ where they differ, so that a prefix cache finds the same. Times (deadlines) are 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
@@ -34,7 +33,6 @@ import numpy as np
 from fastpaged import _core
 from fastpaged.engine.decisions import EVENT, Row, changed_rows, decisions_of, ends_of, plan_rows
 from fastpaged.engine.known_paths import NEXT, KnownPaths, Position, Walk
-from fastpaged.engine.recording_file import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,19 +52,6 @@ def fields_of(value: object) -> dict[str, Any]:
     """What a policy, costs or counts of the core hold, by name."""
     names = (name for name in dir(value) if not name.startswith("_"))
     return {name: held for name in names if not callable(held := getattr(value, name))}
-
-
-def scheduler_type(recording: RecordingFile | None, model: str, block_bytes: int) -> Callable[..., _core.Scheduler]:
-    """What makes a scheduler of the core's arguments: one that is written down, if that is wanted."""
-    if recording is None:
-        return _core.Scheduler
-    about = {
-        "format": FORMAT,
-        "version": _core.__version__,
-        "model": model,
-        "block_bytes": block_bytes,
-    }
-    return functools.partial(RecordingScheduler, recording, about)
 
 
 class RecordingScheduler(_core.Scheduler):

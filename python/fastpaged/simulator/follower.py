@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 @dataclass(frozen=True)
 class FollowedStep:
-    """scheduler: as the recorded one was after this step: a replayed one, the same all the time.
+    """scheduler: as the recorded one was after this step: a replayed one, the same all the time. plan: of this step.
 
     number: of the step, from 1. time: nanoseconds since the recording began, when it was over. duration: of it, from
     its planning to its results, in nanoseconds. is_last: the file has no more by now.
@@ -29,6 +29,7 @@ class FollowedStep:
     """
 
     scheduler: _core.Scheduler
+    plan: _core.SchedulerOutput
     number: int
     time: int
     duration: int
@@ -87,10 +88,11 @@ class Follower:
             self._differences += self._replayer.feed(event)
             if event.kind == "plan":
                 self._planned = event.time
-            elif event.kind == "update":
+            elif event.kind == "update" and self._replayer.plan is not None:
                 differences, self._differences = tuple(self._differences), []
                 return FollowedStep(
                     self._replayer.scheduler,
+                    self._replayer.plan,
                     self._replayer.step,
                     event.time,
                     event.time - self._planned,
