@@ -73,9 +73,7 @@ def test_who_never_began_in_time_never_runs() -> None:
     assert waited.metrics.first_token_ts is None
     clock.pass_seconds(100)
     finished = run_to_the_end(engine)
-    assert [finished[name].outputs[0].token_ids for name in ("runs", "patient")] == [
-        answer(p) for p in PROMPTS[::2][:2]
-    ]
+    assert [finished[name].outputs[0].token_ids for name in ("runs", "patient")] == [answer(p) for p in PROMPTS[::2][:2]]
     assert_nothing_is_held(engine)
 
 
@@ -171,9 +169,7 @@ def test_all_samples_of_a_request_end_with_its_time(begun: bool) -> None:
 def test_a_beam_search_whose_time_is_up_shows_its_best_beams_as_they_stand(begun: bool, stop: str | None) -> None:
     engine = toy_engine(max_num_seqs=4)
     clock = on_fake_clock(engine)
-    params = SamplingParams(
-        n=2, best_of=3, use_beam_search=True, temperature=0, max_tokens=9, ignore_eos=True, stop=stop
-    )
+    params = SamplingParams(n=2, best_of=3, use_beam_search=True, temperature=0, max_tokens=9, ignore_eos=True, stop=stop)
     engine.add_request("beams", PROMPTS[0], params, deadline=1)
     engine.add_request("other", PROMPTS[1], greedy(6))
     for _ in range(4 * begun):
