@@ -16,13 +16,13 @@ where they differ, so that a prefix cache finds the same. Times (deadlines) are 
              [row, token, logprob] that went on or ended; ends: [group, sequence, reason]
 "abort" "finish" "finish_beams" "fork" "preempt" "reset" "pin" "unpin" "reset_prefix_cache" "costs": the methods of that
              name, with id, seq, seqs, mode; ok, made, held: what they returned
+"quarantine" the last event: what was found after an invariant broke, from a cause that the scheduler was not told of
 """
 
 # ruff: noqa: D102  # what they do is Scheduler's to say
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import os
@@ -33,13 +33,11 @@ import numpy as np
 from fastpaged import _core
 from fastpaged.engine.decisions import EVENT, Row, changed_rows, decisions_of, ends_of, plan_rows
 from fastpaged.engine.known_paths import NEXT, KnownPaths, Position, Walk
-from fastpaged.engine.recording_file import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fastpaged.engine.recording_file import RecordingFile
-    from fastpaged.worker.kv_memory import KVMemory
 
 STOP = -1
 _STOPPED = 0  # FinishReason.STOP's place
@@ -54,19 +52,6 @@ def fields_of(value: object) -> dict[str, Any]:
     """What a policy, costs or counts of the core hold, by name."""
     names = (name for name in dir(value) if not name.startswith("_"))
     return {name: held for name in names if not callable(held := getattr(value, name))}
-
-
-def scheduler_type(recording: RecordingFile | None, model: str, memory: KVMemory) -> Callable[..., _core.Scheduler]:
-    """What makes a scheduler of the core's arguments: one that is written down, if that is wanted."""
-    if recording is None:
-        return _core.Scheduler
-    about = {
-        "format": FORMAT,
-        "version": _core.__version__,
-        "model": model,
-        "block_bytes": memory.array[:1].nbytes,
-    }
-    return functools.partial(RecordingScheduler, recording, about)
 
 
 class RecordingScheduler(_core.Scheduler):
@@ -222,9 +207,12 @@ class RecordingScheduler(_core.Scheduler):
         super().set_costs(costs)
         self._note("costs", **fields_of(costs))
 
-    def check_invariants(self) -> None:
-        super().check_invariants()
-        self._paths.check_invariants()
+    def quarantine(self) -> _core.Quarantine:
+        done = super().quarantine()
+        if done.found:
+            self._note("quarantine", found=list(done.found))
+            self.recording.end("an invariant broke, for which a replay has no reason")
+        return done
 
     def _note(self, kind: str, **fields: object) -> None:
         self.recording.write(kind, fields)

@@ -128,6 +128,8 @@ class Replayer:
                 self._compare(event, "ok", what["ok"], scheduler.preempt(what["id"], what["mode"]))
             case "unpin":
                 self._compare(event, "ok", what["ok"], scheduler.unpin(what["id"]))
+            case "quarantine":
+                pass  # the recording ends with it
             case "reset":
                 scheduler.reset()
             case "reset_prefix_cache":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.recorded import random_params
+from simulator.recorded import random_params, random_terms
 
 from fastpaged import _core
 from fastpaged.engine.decisions import decisions_of, plan_rows
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.preemption_costs import PreemptionCosts
 from fastpaged.sampling_params import SamplingParams
 
 Decisions = tuple[list[Any], dict[str, Any]]
@@ -25,9 +26,10 @@ class Asked:
     params: SamplingParams
     time: int
     abort_time: int | None
+    terms: dict[str, Any] = field(default_factory=dict)
 
 
-def random_requests(seed: int, num_requests: int, mean_gap: int) -> list[Asked]:
+def random_requests(seed: int, num_requests: int, mean_gap: int, policy: str = "fcfs") -> list[Asked]:
     dice = random.Random(seed)
     asked: list[Asked] = []
     time = 0
@@ -36,7 +38,8 @@ def random_requests(seed: int, num_requests: int, mean_gap: int) -> list[Asked]:
         prompt = begin[: dice.randint(0, len(begin))] + [dice.randint(10, 120) for _ in range(dice.randint(1, 12))]
         time += dice.randint(0, 2 * mean_gap)
         abort_time = time + dice.randint(1, 20 * mean_gap) if dice.random() < 0.1 else None
-        asked.append(Asked(prompt[:30], random_params(dice), time, abort_time))
+        terms = random_terms(dice, policy, mean_gap / 1e9)
+        asked.append(Asked(prompt[:30], random_params(dice), time, abort_time, terms))
     return asked
 
 
@@ -52,6 +55,7 @@ def run_on_virtual_clock(
     if engine._recording is not None:
         now = begin = engine._recording.start
     engine._clock = lambda: now
+    engine.preemptions.fix_costs(PreemptionCosts(1e-4, 2e-4, 3e-4))
     planned: list[Decisions] = []
     execute = engine._executor.run
 
@@ -73,7 +77,7 @@ def run_on_virtual_clock(
             time, what, i = coming.pop(0)
             at, now = now, begin + time  # it is recorded as having come then
             if what == 0:
-                engine.add_request(str(i), {"prompt_token_ids": asked[i].prompt}, asked[i].params)
+                engine.add_request(str(i), {"prompt_token_ids": asked[i].prompt}, asked[i].params, **asked[i].terms)
             else:
                 engine.abort_request(str(i))
             now = at
