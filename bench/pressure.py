@@ -1,6 +1,6 @@
 """Twice as many requests as there is room for: what preemption costs by swapping, by recomputing, and by cost.
 
-    python bench/pressure.py [--traces DIR] [--requests 400] [--output DIR]
+    python bench/pressure.py [--traces DIR] [--requests 1600] [--parts 4] [--output DIR]
 
 DIR holds sharegpt_paper_opt.csv.gz and alpaca_calibrated.csv.gz (columns prompt_tokens, output_tokens); without it
 lengths are made up. The scheduler itself runs, with no model, on a virtual clock: a step takes what the cost model of
@@ -8,11 +8,11 @@ an A100 with OPT-13B says (PagedAttention's own machine), copies included. Reque
 they are served when all are there from the start; rates are counted in steps, so that under each mode the same requests
 meet, and modes differ by what they cost alone.
 
-First four loads at block size 16; then, at block sizes from 1 to 256, one request of 256 tokens that is preempted once
-(the paper's figure 19a), and the first load. A run costs its recomputed tokens x seconds per token + its copied blocks
-x seconds per block. Prints tables; writes DIR/pressure.json and, where matplotlib is installed, DIR/pressure.png. Exit
-status 1 if a request is not answered in full, one is preempted twice within the window, or by cost is dearer than
-1.05 x the better of the other two.
+First five loads at block size 16, each cut into parts that are served one by one and added up; then, at block sizes
+from 1 to 256, one request of 256 tokens that is preempted once (the paper's figure 19a), and a part of the first load.
+A run costs its recomputed tokens x seconds per token + its copied blocks x seconds per block. Prints tables; writes
+DIR/pressure.json and, where matplotlib is installed, DIR/pressure.png. Exit status 1 if a request is not answered in
+full, one is preempted twice within the window, or by cost is dearer than 1.05 x the better of the other two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pressure_load import MAX_MODEL_LEN, Load, loads
+from pressure_load import MAX_MODEL_LEN, Load, loads, parts
 from pressure_plot import plot
 
 from fastpaged import _core
@@ -211,6 +211,17 @@ def overload(load: Load, mode: str, block_size: int = _BLOCK_SIZE) -> Run:
     )
 
 
+def overload_in_parts(load: Load, mode: str, count: int, block_size: int = _BLOCK_SIZE) -> Run:
+    """The load cut into so many: numbers and seconds are sums, the pool the largest."""
+    runs = [overload(part, mode, block_size) for part in parts(load, count)]
+    totals = {
+        field.name: sum(getattr(run, field.name) for run in runs)
+        for field in dataclasses.fields(Run)
+        if field.name.startswith("num_") or field.name.endswith("_s")
+    }
+    return dataclasses.replace(runs[0], **(totals | {"num_blocks": max(run.num_blocks for run in runs)}))
+
+
 def above_best(runs: Sequence[Run]) -> float:
     """What by cost has cost, against the better of the other two. runs: one of each mode, of one load."""
     cost = {run.mode: run.cost_s for run in runs}
@@ -260,22 +271,24 @@ def figure_19(costs: Mapping[str, Sequence[float]]) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, metavar="DIR", help="where the files of lengths lie")
-    parser.add_argument("--requests", type=int, default=400, help="of each load (default: %(default)s)")
+    parser.add_argument("--requests", type=int, default=1600, help="of each load (default: %(default)s)")
+    parser.add_argument("--parts", type=int, default=4, help="that a load is cut into (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results"))
     args = parser.parse_args()
-    if args.requests < 1:
-        parser.error(f"--requests must be at least 1, got {args.requests}")
+    if not 1 <= args.parts <= args.requests:
+        parser.error(f"--parts must be from 1 to --requests, got {args.parts} of {args.requests}")
     return args
 
 
 def main() -> None:
     args = arguments()
     chosen = loads(args.traces, args.requests)
-    by_load = [[overload(load, mode) for mode in MODES] for load in chosen]
-    print(table("Four loads", by_load), flush=True)
+    by_load = [[overload_in_parts(load, mode, args.parts) for mode in MODES] for load in chosen]
+    print(table("Five loads", by_load), flush=True)
     alone = {mode: [one_preemption(mode, size) for size in BLOCK_SIZES] for mode in MODES}
     print(figure_19(alone), flush=True)
-    by_size = [[overload(chosen[0], mode, size) for mode in MODES] for size in BLOCK_SIZES]
+    one_part = parts(chosen[0], args.parts)[0]
+    by_size = [[overload(one_part, mode, size) for mode in MODES] for size in BLOCK_SIZES]
     print(table("By block size", by_size), flush=True)
     args.output.mkdir(parents=True, exist_ok=True)
     figures = {

@@ -45,6 +45,14 @@ class Load:
     prefix_caching: bool = False
 
 
+def parts(load: Load, count: int) -> list[Load]:
+    """The load cut into so many, to be served one by one: what happens to one request changes what happens to all after
+    it, so that a single run says little."""
+    size = -(-len(load.requests) // count)
+    cuts = (load.requests[begin : begin + size] for begin in range(0, len(load.requests), size))
+    return [Load(load.name, requests, load.prefix_caching) for requests in cuts]
+
+
 def made_up_lengths(kind: str, count: int, seed: int = 0) -> list[Lengths]:
     """Parametric: means and spread as published of ShareGPT's conversations ("sharegpt") and Alpaca's instructions."""
     rng = random.Random(f"{kind}:{seed}")
@@ -71,7 +79,8 @@ def read_lengths(file: Path, count: int) -> list[Lengths]:
 
 
 def loads(folder: Path | None, count: int) -> list[Load]:
-    """ShareGPT's lengths, Alpaca's, Alpaca's with several samples, and Alpaca's behind system prompts that are shared.
+    """ShareGPT's lengths, Alpaca's, Alpaca's with several samples; and with a prefix cache Alpaca's behind system
+    prompts that are shared, and ShareGPT's, which share nothing but may be found again after a preemption.
 
     folder: where the files of lengths lie; None makes them up.
     """
@@ -79,16 +88,17 @@ def loads(folder: Path | None, count: int) -> list[Load]:
     def lengths(kind: str) -> list[Lengths]:
         return made_up_lengths(kind, count) if folder is None else read_lengths(folder / _FILES[kind], count)
 
-    alpaca = lengths("alpaca")
+    sharegpt, alpaca = lengths("sharegpt"), lengths("alpaca")
     rng = random.Random("samples and system prompts")
     samples = [rng.choice(_SAMPLES) for _ in alpaca]
     systems = [list(range(1 + 1000 * i, 1 + 1000 * i + size)) for i, size in enumerate(_SYSTEM_PROMPTS)]
     chosen = [rng.choice(systems) for _ in alpaca]
     return [
-        Load("sharegpt", _requests(lengths("sharegpt"))),
+        Load("sharegpt", _requests(sharegpt)),
         Load("alpaca", _requests(alpaca)),
         Load("samples", _requests(alpaca, num_samples=samples.__getitem__)),
         Load("shared", _requests(alpaca, prefix=chosen.__getitem__), prefix_caching=True),
+        Load("cached", _requests(sharegpt), prefix_caching=True),
     ]
 
 
