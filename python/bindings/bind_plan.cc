@@ -318,7 +318,17 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_prefix_tokens_found", &SchedulerStats::num_prefix_tokens_found)
       .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
       .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
+      .def_readonly("num_prefix_blocks_demoted", &SchedulerStats::num_prefix_blocks_demoted)
+      .def_readonly("num_prefix_blocks_promoted", &SchedulerStats::num_prefix_blocks_promoted)
+      .def_readonly("num_host_prefix_tokens_found", &SchedulerStats::num_host_prefix_tokens_found)
+      .def_readonly("num_host_cached_blocks_evicted", &SchedulerStats::num_host_cached_blocks_evicted)
       .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
+
+  py::class_<RequestCost>(m, "RequestCost", "What preemptions have cost one request. Read-only.")
+      .def_readonly("num_preemptions", &RequestCost::num_preemptions)
+      .def_readonly("num_tokens_recomputed", &RequestCost::num_tokens_recomputed)
+      .def_readonly("num_blocks_swapped_out", &RequestCost::num_blocks_swapped_out)
+      .def_readonly("num_blocks_swapped_in", &RequestCost::num_blocks_swapped_in);
 
   m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
         "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");

@@ -155,6 +155,10 @@ void bind_sizes(py::class_<Scheduler>& scheduler) {
             return s.group(int_arg<GroupId>(id, "group_id")).num_preemptions;
           },
           py::arg("group_id"))
+      .def(
+          "request_cost",
+          [](const Scheduler& s, const py::object& id) { return s.request_cost(int_arg<GroupId>(id, "group_id")); },
+          py::arg("group_id"))
       .def("check_invariants", &Scheduler::check_invariants);
 }
 

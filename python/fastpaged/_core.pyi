@@ -17,6 +17,7 @@ from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
@@ -351,13 +352,20 @@ class Scheduler:
         """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
-    def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    def free_host_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that hold nothing; a copy."""
+    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that the prefix cache has on the host, and that nobody holds, in the order in which it would lose them;
+        a copy."""
+    num_cached_host_blocks: Final[int]  # held by swapped requests or not
     @property
     def stats(self) -> SchedulerStats:
         """As they are now: a copy."""
     def sequences(self, group_id: int) -> list[int]:
         """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
+    def request_cost(self, group_id: int) -> RequestCost:
+        """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:

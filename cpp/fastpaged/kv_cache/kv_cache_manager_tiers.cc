@@ -155,13 +155,18 @@ std::optional<BlockId> KVCacheManager::device_copy_of(BlockId host) const {
   return prefix_cache_.entry_id(note.device) == note.entry ? std::optional(note.device) : std::nullopt;
 }
 
+std::int32_t KVCacheManager::num_cached_host_blocks() const {
+  std::int32_t count = 0;
+  for (BlockId block = 0; block < host_.num_blocks(); ++block) {
+    count += host_.is_cached(block) ? 1 : 0;
+  }
+  return count;
+}
+
 void KVCacheManager::evict(BlockId block, SequenceId new_owner) {
   ++num_evicted_;
-  if (demote(block, new_owner)) {
-    return;
-  }
-  for (const PrefixCache::Node descendant : prefix_cache_.erase(block)) {
-    uncache(descendant);
+  if (!demote(block, new_owner)) {
+    uncache_in_order(prefix_cache_.erase(block));
   }
 }
 

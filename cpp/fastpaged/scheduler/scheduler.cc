@@ -32,6 +32,7 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
            std::to_string(config.max_num_rows);
   });
   validate(config.policy);
+  validate(config.costs);
   require(config.policy.chunked_prefill || config.max_num_batched_tokens >= config.max_model_len, [&] {
     return "max_num_batched_tokens must be >= max_model_len = " + std::to_string(config.max_model_len) +
            " without chunked_prefill, got " + std::to_string(config.max_num_batched_tokens);
@@ -102,6 +103,8 @@ void Scheduler::add(NewRequest request) {
   });
   std::sort(request.stop.stop_token_ids.begin(), request.stop.stop_token_ids.end());
 
+  costs_of_ended_.erase(request.id);
+  costs_ended_before_.erase(request.id);
   SequenceGroup& group = groups_[request.id];
   group.id = request.id;
   group.arrival = next_arrival_++;
@@ -156,6 +159,8 @@ void Scheduler::reset() {
     remove(groups_.begin()->second);
   }
   ended_.clear();
+  costs_of_ended_.clear();
+  costs_ended_before_.clear();
   forced_.clear();
   static_cast<void>(kv_cache_.take_copies());
   plan_.spend();
@@ -212,6 +217,9 @@ void Scheduler::remove(SequenceGroup& group) {
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
+  if (group.num_preemptions > 0) {
+    costs_of_ended_[id] = request_cost(id);
+  }
   std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });
   groups_.erase(id);
 }

@@ -7,7 +7,8 @@
 // FCFS by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or
 // waiting, in order (the first that may not enter stops the line). A group is let in when all its known tokens fit
 // beside those of the running groups; blocks are taken only for the tokens of this step. When a running group cannot
-// grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed.
+// grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed,
+// whichever is cheaper or the policy says.
 // What else policies do is in SchedulerPolicy.
 //
 // Rows of logits are a second budget. A sequence needs one to sample, and one for each of its prompt's tokens whose
@@ -29,6 +30,11 @@
 // unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
 // for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
+// A group that comes back after a preemption is kept over a window of steps (policy.resume_grace_steps). It is let in
+// where there is room for all that it and those that run may take within the window, and while the window lasts nobody
+// is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
+// all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
+//
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
 //
@@ -46,9 +52,9 @@
 //   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
 //     times per request: at most sum(output + 1) + 4 * requests * max(prompt + output, summed over a request's
 //     branches). Without chunked_prefill that maximum is replaced by the number of branches, 0 for one.
-// The prefix cache and pins change nothing in that: who waits for a prefix waits while others run, and what is found
-// need not be computed.
-// Not thread-safe.
+// Windows change nothing in that: the oldest running group is never the one to go for room, and where nobody runs the
+// first in line comes in, room or not. The prefix cache and pins change nothing either: who waits for a prefix waits
+// while others run, and what is found need not be computed. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -170,6 +176,8 @@ class Scheduler {
   [[nodiscard]] const SchedulerStats& stats() const { return stats_; }
   [[nodiscard]] const KVCacheManager& kv_cache() const { return kv_cache_; }
   [[nodiscard]] const SequenceGroup& group(GroupId id) const;  // throws std::invalid_argument
+  // Also of one that has ended, at least until the update() after the one that has said so; else nothing.
+  [[nodiscard]] RequestCost request_cost(GroupId id) const;
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
   void check_invariants() const;
 
@@ -179,13 +187,17 @@ class Scheduler {
   bool plan_decode(SequenceGroup& group);   // false: the group does not run any more
   bool plan_prefill(SequenceGroup& group);  // the same
   void let_in();
+  // What running groups are counted on to take of the free blocks: in a step, or over a window of `steps` more.
+  struct RunningNeeds {
+    std::int32_t steps = 0;
+    std::int64_t num_blocks = 0;
+    std::int64_t most_branches = 0;  // of one of them
+  };
   [[nodiscard]] SequenceGroup* next_in_line() const;
-  [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs);
+  [[nodiscard]] bool may_enter(const SequenceGroup& group, const RunningNeeds& running);
   [[nodiscard]] bool fits_budget(const SequenceGroup& group) const;
   bool enter(SequenceGroup& group);  // false: it does not run after all
   [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
-  [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
-  [[nodiscard]] std::int64_t missing_blocks_of_running() const;  // 0 if the policy does not count them
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
@@ -196,7 +208,7 @@ class Scheduler {
   // scheduler_prefixes.cc
   void look_up(const SequenceGroup& group);
   [[nodiscard]] PrefixMatch match_of(const SequenceGroup& group, const Sequence& sequence) const;
-  [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t spare);
+  [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t missing, std::int64_t spare);
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
@@ -207,6 +219,19 @@ class Scheduler {
   void weigh_evictions();
   void distrust_copies();
   void count_moved_prefixes();
+  [[nodiscard]] std::int64_t num_swap_copies() const;
+
+  // scheduler_growth.cc
+  [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group, std::int32_t steps) const;
+  [[nodiscard]] std::int64_t missing_blocks_to_come(const SequenceGroup& group, std::int32_t steps) const;
+  [[nodiscard]] std::int32_t growth(const SequenceGroup& group, const Sequence& sequence, std::int32_t steps) const;
+  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps) const;
+  void add_needs(const SequenceGroup& group, RunningNeeds& needs) const;
+  [[nodiscard]] std::int64_t spare_blocks(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] bool counts_needs(std::int32_t steps) const { return config_.policy.counts_running_needs || steps > 0; }
+  [[nodiscard]] std::int32_t steps_kept() const;
+  [[nodiscard]] bool is_kept(const SequenceGroup& group) const { return group.kept_until >= plan_.step(); }
+  [[nodiscard]] SequenceGroup& victim_for(const SequenceGroup& group) const;
 
   // scheduler_preemption.cc
   struct ForcedPreemption {
@@ -216,6 +241,8 @@ class Scheduler {
   void preempt_as_told();
   void preempt_for_room(SequenceGroup& group);
   void move_out(SequenceGroup& group, PreemptionMode mode);
+  [[nodiscard]] bool wants_swap(const SequenceGroup& group, PreemptionMode mode) const;
+  [[nodiscard]] bool swap_is_cheaper(const SequenceGroup& group) const;
 
   [[nodiscard]] RequestQueue& queue_of(GroupState state);
   [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
@@ -283,6 +310,8 @@ class Scheduler {
   std::uint64_t gains_when_stalled_ = 0;
 
   std::vector<ForcedPreemption> forced_;
+  // Of those that were preempted and have ended since the last update(), and before it, since the one before.
+  std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;
   std::vector<SequenceEvent> ended_;  // while planning, not reported yet
   SchedulerStats stats_;
   Nanoseconds now_ = 0;

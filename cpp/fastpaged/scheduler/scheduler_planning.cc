@@ -129,9 +129,9 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
     if (running_.size() == 1 && pins_.release_oldest()) {
       continue;
     }
-    SequenceGroup& youngest = running_.youngest();
-    const bool itself = &youngest == &group;
-    preempt_for_room(youngest);
+    SequenceGroup& victim = victim_for(group);
+    const bool itself = &victim == &group;
+    preempt_for_room(victim);
     if (itself) {
       return Room::kGroupGone;
     }
@@ -142,9 +142,9 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
 bool Scheduler::make_room_per_branch(SequenceGroup& group) {
   while (config_.policy.block_per_branch && running_.size() > 1 &&
          kv_cache_.num_free_blocks() < group.num_sequences()) {
-    SequenceGroup& youngest = running_.youngest();
-    const bool itself = &youngest == &group;
-    preempt_for_room(youngest);
+    SequenceGroup& victim = victim_for(group);
+    const bool itself = &victim == &group;
+    preempt_for_room(victim);
     if (itself) {
       return false;
     }
@@ -168,24 +168,35 @@ Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequen
 }
 
 void Scheduler::let_in() {
-  std::optional<std::int64_t> running_needs;  // summed up once, or a step that lets in many would take their square
+  if (waiting_.empty() && swapped_.empty()) {
+    return;
+  }
+  std::optional<RunningNeeds> running;  // summed up once or twice, or a step that lets in many would take their square
+  std::int32_t steps_kept = this->steps_kept();
   while (plan_.budget() > 0) {
     SequenceGroup* group = next_in_line();
     if (group == nullptr) {
       return;
     }
-    if (!running_needs) {
-      running_needs = missing_blocks_of_running();
+    const bool returns = group->num_preemptions > 0;
+    const std::int32_t steps = returns ? config_.policy.resume_grace_steps : steps_kept;
+    if (!running || running->steps != steps) {
+      running = needs_of_running(steps);
     }
-    if (!may_enter(*group, *running_needs)) {
+    if (!may_enter(*group, *running)) {
       return;
     }
     const std::size_t num_preempted = preempted_.size();
+    group->kept_until = returns && steps > 0 ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;
     const bool runs = enter(*group);
     if (preempted_.size() > num_preempted) {
-      running_needs.reset();
-    } else if (runs && config_.policy.counts_running_needs) {
-      *running_needs += missing_blocks(*group);
+      running.reset();
+      steps_kept = this->steps_kept();
+    } else if (runs) {
+      if (counts_needs(steps)) {
+        add_needs(*group, *running);
+      }
+      steps_kept = std::max(steps_kept, returns ? steps : 0);
     }
   }
 }
@@ -201,7 +212,7 @@ SequenceGroup* Scheduler::next_in_line() const {
   return kept_out ? nullptr : &waiting_.oldest();
 }
 
-bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs) {
+bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& running) {
   if (running_.empty()) {
     look_up(group);
     return true;  // all there is is its own: never stuck
@@ -209,13 +220,15 @@ bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs
   if (num_running_sequences_ + group.num_counted() > config_.max_num_seqs) {
     return false;
   }
-  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;
+  const std::int64_t spare = spare_blocks(group, running);
+  const std::int64_t missing = missing_blocks(group, running.steps);
   if (group.state == GroupState::kSwapped) {
     look_up(group);
-    const std::int64_t more = config_.policy.block_per_branch ? group.num_sequences() : missing_blocks(group);
-    return kv_cache_.missing_to_swap_in(group.tables()) + more <= spare && fits_budget(group);
+    const bool per_branch = config_.policy.block_per_branch && running.steps == 0;
+    return kv_cache_.missing_to_swap_in(group.tables()) + (per_branch ? group.num_sequences() : missing) <= spare &&
+           fits_budget(group);
   }
-  return finds_room(group, spare) && fits_budget(group) && !computes_prefix_of(group);
+  return finds_room(group, missing, spare) && fits_budget(group) && !computes_prefix_of(group);
 }
 
 // Whether what it must compute at once is within the plan's budget.
@@ -233,7 +246,9 @@ bool Scheduler::enter(SequenceGroup& group) {
     if (running_.empty()) {
       release_pins_for(group);
     }
+    const std::int64_t copies_before = num_swap_copies();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
+    group.num_blocks_swapped_in += num_swap_copies() - copies_before;
     swapped_in_.push_back(group.id);
     ++stats_.num_groups_swapped_in;
   }
@@ -241,27 +256,6 @@ bool Scheduler::enter(SequenceGroup& group) {
   let_in_.push_back(group.id);
   adopt_prefixes(group);
   return group.decodes() ? plan_decode(group) : plan_prefill(group);
-}
-
-// Blocks that the known tokens of this group still lack.
-std::int64_t Scheduler::missing_blocks(const SequenceGroup& group) const {
-  std::int64_t missing = 0;
-  for (const auto& sequence : group.sequences) {
-    const std::int32_t shared_blocks = sequence->rebuild().num_tokens / config_.block_size;
-    missing += sequence->rebuild().from != nullptr
-                   ? kv_cache_.blocks_for(sequence->num_tokens()) - shared_blocks
-                   : kv_cache_.missing_blocks(sequence->table(), sequence->num_computed_tokens(),
-                                              sequence->num_uncomputed_tokens());
-  }
-  return missing;
-}
-
-std::int64_t Scheduler::missing_blocks_of_running() const {
-  std::int64_t missing = 0;
-  for (std::size_t i = 0; config_.policy.counts_running_needs && i < running_.size(); ++i) {
-    missing += missing_blocks(running_[i]);
-  }
-  return missing;
 }
 
 // Blocks of one tier that this group's branches hold, shared ones counted once.

@@ -10,7 +10,11 @@ enum class PreemptionMode : std::uint8_t {
   kRecompute,   // forgotten; prompt and output so far are computed again as one prompt
   kSwap,        // copied to the host pool, and back
   kByBranches,  // the paper's rule: recompute a group of one sequence, swap a group of several
-  kAuto,        // whichever is cheaper for this group by PreemptionCosts
+  // Whichever is cheaper for this group by PreemptionCosts; recomputing if both cost the same. Swapping moves each
+  // block it holds out and in. Recomputing computes each of its computed tokens once, however many branches share it,
+  // but not what a cached block holds that somebody else holds too: that will be found again. What it alone holds
+  // counts, cached or not: it is freed for want of room, and so will mostly be gone.
+  kAuto,
 };
 
 // What moving and computing cost on this machine, in seconds. Measured by whoever runs the plans.
@@ -59,5 +63,6 @@ struct SchedulerPolicy {
 
 // Throws std::invalid_argument naming the field.
 void validate(const SchedulerPolicy& policy);
+void validate(const PreemptionCosts& costs);
 
 }  // namespace fastpaged

@@ -1,7 +1,6 @@
 // Who has to go, and where to.
 #include <algorithm>
-#include <cmath>
-#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "fastpaged/base/check.h"
@@ -18,10 +17,7 @@ bool Scheduler::preempt(GroupId id, PreemptionMode mode) {
 }
 
 void Scheduler::set_costs(const PreemptionCosts& costs) {
-  for (const double seconds : {costs.seconds_per_token, costs.seconds_per_block_out, costs.seconds_per_block_in}) {
-    require(std::isfinite(seconds) && seconds >= 0.0,
-            [&] { return "costs must be seconds >= 0, got " + std::to_string(seconds); });
-  }
+  validate(costs);
   config_.costs = costs;
   weigh_evictions();
 }
@@ -56,9 +52,9 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
     sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));
     holds_something = holds_something || sequence->table().size() > 0;
   }
-  const bool wants_swap =
-      mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.num_sequences() > 1);
-  if (wants_swap && holds_something && kv_cache_.swap_out(group.tables())) {
+  const std::int64_t copies_before = num_swap_copies();
+  if (holds_something && wants_swap(group, mode) && kv_cache_.swap_out(group.tables())) {
+    group.num_blocks_swapped_out += num_swap_copies() - copies_before;
     change_state(group, GroupState::kSwapped);
     swapped_out_.push_back(group.id);
     ++stats_.num_groups_swapped_out;
@@ -69,6 +65,64 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   preempted_.push_back(group.id);
   ++group.num_preemptions;
   ++stats_.num_preemptions;
+}
+
+bool Scheduler::wants_swap(const SequenceGroup& group, PreemptionMode mode) const {
+  switch (mode) {
+    case PreemptionMode::kRecompute:
+      return false;
+    case PreemptionMode::kSwap:
+      return true;
+    case PreemptionMode::kByBranches:
+      return group.num_sequences() > 1;
+    case PreemptionMode::kAuto:
+      return swap_is_cheaper(group);
+  }
+  return false;
+}
+
+// By the rule of PreemptionMode::kAuto. Each block is computed once, however many branches hold it.
+bool Scheduler::swap_is_cheaper(const SequenceGroup& group) const {
+  struct Use {
+    std::int32_t num_tokens = 0;
+    std::int32_t num_holders = 0;  // of this group
+  };
+  std::unordered_map<BlockId, Use> uses;
+  for (const auto& sequence : group.sequences) {
+    std::int32_t num_tokens = sequence->num_computed_tokens();
+    for (const BlockId block : sequence->table().blocks()) {
+      Use& use = uses[block];
+      use.num_tokens = std::max(use.num_tokens, std::min(num_tokens, config_.block_size));
+      ++use.num_holders;
+      num_tokens -= config_.block_size;
+    }
+  }
+  const BlockPool& pool = kv_cache_.device_pool();
+  std::int64_t num_tokens = 0;
+  for (const auto& [block, use] : uses) {
+    const bool stays = !group.skip_prefix_cache && pool.is_cached(block) && pool.ref_count(block) > use.num_holders;
+    num_tokens += stays ? 0 : use.num_tokens;
+  }
+  const PreemptionCosts& costs = config_.costs;
+  return static_cast<double>(uses.size()) * (costs.seconds_per_block_out + costs.seconds_per_block_in) <
+         static_cast<double>(num_tokens) * costs.seconds_per_token;
+}
+
+RequestCost Scheduler::request_cost(GroupId id) const {
+  const auto found = groups_.find(id);
+  if (found == groups_.end()) {
+    for (const auto* ended : {&costs_of_ended_, &costs_ended_before_}) {
+      if (const auto cost = ended->find(id); cost != ended->end()) {
+        return cost->second;
+      }
+    }
+    return {};
+  }
+  const SequenceGroup& group = found->second;
+  return {.num_preemptions = group.num_preemptions,
+          .num_tokens_recomputed = group.num_tokens_recomputed,
+          .num_blocks_swapped_out = group.num_blocks_swapped_out,
+          .num_blocks_swapped_in = group.num_blocks_swapped_in};
 }
 
 }  // namespace fastpaged

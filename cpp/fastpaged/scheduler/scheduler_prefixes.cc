@@ -47,10 +47,10 @@ PrefixMatch Scheduler::match_of(const SequenceGroup& group, const Sequence& sequ
   return kv_cache_.match_prefix(sequence.token_ids(), most_adopted(sequence), group.cache_root);
 }
 
-// Whether a waiting group's blocks fit into `spare`. What a group at the head of the line found when it last failed to
-// fit is remembered: it can only have gained what the cache has gained since, so that it is mostly refused at once.
-bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t spare) {
-  const std::int64_t missing = missing_blocks(group);
+// Whether what a waiting group lacks, less what it finds in use, fits into `spare`. What a group at the head of the
+// line found when it last failed to fit is remembered: it can only have gained what the cache has gained since, so that
+// it is mostly refused at once.
+bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t missing, std::int64_t spare) {
   const Stalled now = {group.arrival, group.num_preemptions, group.num_sequences()};
   const std::uint64_t num_gains = kv_cache_.num_prefix_gains();
   if (stalled_ == now &&

@@ -25,6 +25,7 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
            ", got " + std::to_string(results.tokens.size());
   });
   require_candidates(results);
+  costs_ended_before_ = std::exchange(costs_of_ended_, {});
   std::vector<SequenceEvent> events = std::exchange(ended_, {});
   events.reserve(events.size() + results.tokens.size());
   std::int32_t next_result = 0;
@@ -35,7 +36,9 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
     if (planned.group == nullptr) {
       continue;
     }
-    stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
+    const std::int32_t num_recomputed = planned.sequence->advance(planned.what.num_tokens);
+    planned.group->num_tokens_recomputed += num_recomputed;
+    stats_.num_tokens_recomputed += num_recomputed;
     if (std::ranges::all_of(results.tokens.subspan(first_result, num_results), &SampledToken::ok)) {
       publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
     }

@@ -29,4 +29,14 @@ struct SchedulerStats {
   bool operator==(const SchedulerStats&) const = default;
 };
 
+// What preemptions have cost one request. Copied blocks, not entries of tables.
+struct RequestCost {
+  std::int64_t num_preemptions = 0;
+  std::int64_t num_tokens_recomputed = 0;
+  std::int64_t num_blocks_swapped_out = 0;
+  std::int64_t num_blocks_swapped_in = 0;
+
+  bool operator==(const RequestCost&) const = default;
+};
+
 }  // namespace fastpaged

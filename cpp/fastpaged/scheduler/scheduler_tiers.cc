@@ -51,6 +51,11 @@ void Scheduler::distrust_copies() {
   plan_copies_.clear();
 }
 
+// Blocks to be copied by this plan, what makes way for them not counted.
+std::int64_t Scheduler::num_swap_copies() const {
+  return kv_cache_.copies().num_blocks() - static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
+}
+
 void Scheduler::count_moved_prefixes() {
   const auto count = [](std::int64_t& number, std::uint64_t now) {
     return static_cast<std::int64_t>(now) - std::exchange(number, static_cast<std::int64_t>(now));

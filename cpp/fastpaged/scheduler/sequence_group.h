@@ -51,6 +51,7 @@ struct SequenceGroup {
   std::int64_t num_tokens_recomputed = 0;   // of all its sequences, by the time they are
   std::int64_t num_blocks_swapped_out = 0;  // copied, not entries of tables
   std::int64_t num_blocks_swapped_in = 0;
+  std::uint64_t kept_until = 0;   // up to this step nobody preempts it for room: it had come back
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
   std::int32_t num_branches = 1;  // there ever were

@@ -21,7 +21,8 @@ struct PlannedSequence {
 
 class StepPlan {
  public:
-  void start(std::int32_t budget, std::int32_t spare_rows);  // a new, empty plan
+  void start(std::int32_t budget, std::int32_t spare_rows);   // a new, empty plan
+  [[nodiscard]] std::uint64_t step() const { return step_; }  // how many plans there were, this one included
   [[nodiscard]] std::int32_t budget() const { return budget_; }
   [[nodiscard]] std::int32_t spare_rows() const { return spare_rows_; }  // that may be taken beside one's own
   // REQUIRES: num_tokens <= budget(), and the rows that the sequence needs for them <= 1 + spare_rows().

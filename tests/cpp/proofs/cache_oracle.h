@@ -26,6 +26,7 @@ class CacheOracle {
 
   void check();
   [[nodiscard]] std::int64_t num_slots_checked() const { return num_slots_checked_; }
+  [[nodiscard]] std::int64_t num_host_slots_checked() const { return num_host_slots_checked_; }
 
  private:
   struct Pin {
@@ -33,15 +34,16 @@ class CacheOracle {
     std::string root;
   };
 
-  void check_block(BlockId block);
+  void check_block(const BlockPool& pool, BlockId block, PrefixCache::Node node);
   void check_pins() const;
-  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
+  [[nodiscard]] std::vector<TokenId> text_of(PrefixCache::Node node, PrefixCache::Node& root) const;
 
   const Scheduler* scheduler_;
   const HashedKV* kv_;
   std::set<std::string> roots_;
   std::map<PinId, Pin> pins_;
   std::int64_t num_slots_checked_ = 0;
+  std::int64_t num_host_slots_checked_ = 0;
 };
 
 }  // namespace fastpaged::test

@@ -12,7 +12,13 @@
 namespace fastpaged::test {
 
 inline PreemptionMode random_mode(Random& random) {
-  return static_cast<PreemptionMode>(random.between(0, 2));
+  return static_cast<PreemptionMode>(random.between(0, 3));
+}
+
+// Whole numbers of the same order of magnitude, so that either may be cheaper, or neither.
+inline PreemptionCosts random_costs(Random& random) {
+  const auto seconds = [&] { return static_cast<double>(random.between(0, 3)); };
+  return {.seconds_per_token = seconds(), .seconds_per_block_out = seconds(), .seconds_per_block_in = seconds()};
 }
 
 inline SchedulerPolicy random_policy(Random& random) {
@@ -21,6 +27,7 @@ inline SchedulerPolicy random_policy(Random& random) {
     return SchedulerPolicy::paper_2023();
   }
   policy.preemption_mode = random_mode(random);
+  policy.resume_grace_steps = random.once_in(2) ? random.between(1, 9) : 0;
   policy.chunked_prefill = !random.once_in(4);
   policy.long_prefill_token_threshold = policy.chunked_prefill && random.once_in(2) ? random.between(1, 4) : 0;
   policy.watermark = 0.1 * random.between(0, 4);
@@ -33,6 +40,7 @@ inline SchedulerPolicy random_policy(Random& random) {
 inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& policy) {
   SchedulerConfig config;
   config.policy = policy;
+  config.costs = random_costs(random);
   config.block_size = random.between(1, 4);
   config.num_blocks = random.between(3, 12);
   config.num_host_blocks = random.between(0, 12);
@@ -45,6 +53,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   }
   config.prefix_caching = !random.once_in(3);
   config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
+  config.host_prefix_tier = !random.once_in(3);
   config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
 }

@@ -32,6 +32,7 @@ class SlowBooks {
   SchedulerOutput plan;
   std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
   std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
+  bool broke_window = false;                               // ever: preempted for room who was to be kept
   bool reported = true;                                    // the plan has been updated
   SchedulerStats stats;
 
@@ -105,19 +106,7 @@ class SlowBooks {
     return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
   }
 
-  // Blocks that all known tokens of a group still lack.
-  [[nodiscard]] std::int64_t lacking(GroupId id) const {
-    const SlowGroup& group = memory.groups.at(id);
-    std::int64_t lacking = 0;
-    for (const SlowBranch& branch : group.branches | std::views::values) {
-      const std::int64_t tokens = std::ssize(branch.tokens);
-      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
-                                  : std::ssize(memory.lacking(group, branch, tokens - branch.computed));
-    }
-    return lacking;
-  }
   SchedulerConfig config_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
 };
 
 }  // namespace fastpaged::test

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_sharing.h"
+#include "scheduler/slow_windows.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowSharing {
+class SlowScheduler : public SlowWindows {
  public:
-  using SlowSharing::SlowSharing;
+  using SlowWindows::SlowWindows;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -68,6 +68,11 @@ class SlowScheduler : public SlowSharing {
     return next_id_++;
   }
 
+  void set_costs(const PreemptionCosts& costs) {
+    config_.costs = costs;
+    weigh_evictions();
+  }
+
   bool preempt(GroupId id, PreemptionMode mode) {
     if (groups().contains(id)) {
       forced_.emplace_back(id, mode);
@@ -77,6 +82,7 @@ class SlowScheduler : public SlowSharing {
 
   // free_device, free_host: in whatever order the blocks of many requests came back.
   void reset(const std::vector<BlockId>& free_device, const std::vector<BlockId>& free_host) {
+    doubt_copies();
     groups().clear();
     unreported.clear();
     forced_.clear();
@@ -86,7 +92,8 @@ class SlowScheduler : public SlowSharing {
   }
 
   const SchedulerOutput& schedule() {
-    recompute_what_was_copied();
+    doubt_copies();
+    ++step_;
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -131,7 +138,9 @@ class SlowScheduler : public SlowSharing {
         for (std::int32_t i = 0; i < planned.num_tokens; ++i) {
           branch.unscored.erase(branch.computed);
           ++branch.computed;
-          stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
+          const bool again = branch.computed <= branch.most_computed;
+          group.num_recomputed += again ? 1 : 0;
+          stats.num_tokens_recomputed += again ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
         const bool has_results = planned.num_scores + planned.num_draws > 0;
@@ -180,11 +189,7 @@ class SlowScheduler : public SlowSharing {
       const std::vector<std::int64_t> lacking =
           memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
-        const std::size_t copies = memory.copies.size();
         memory.fill(groups().at(id).branches.at(branch), lacking);
-        if (memory.copies.size() > copies) {
-          copied_.push_back(id);
-        }
         return true;
       }
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
@@ -201,7 +206,7 @@ class SlowScheduler : public SlowSharing {
       if (ids(GroupState::kRunning).size() == 1 && release_oldest_pin()) {
         continue;  // pins keep nobody from running
       }
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -210,7 +215,7 @@ class SlowScheduler : public SlowSharing {
   bool make_room_per_branch(GroupId id) {
     while (config_.policy.block_per_branch && ids(GroupState::kRunning).size() > 1 &&
            std::ssize(memory.device) < groups().at(id).size()) {
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -218,13 +223,14 @@ class SlowScheduler : public SlowSharing {
   }
 
   // False: it was this group itself.
-  bool preempt_youngest_for(GroupId id) {
-    const GroupId youngest = ids(GroupState::kRunning).back();
-    move_out(youngest, config_.policy.preemption_mode);
-    kept_out_.push_back(youngest);
-    preempted_for.emplace_back(youngest, id);
-    swapped_for_room_ = swapped_for_room_ || groups().at(youngest).state == GroupState::kSwapped;
-    return youngest != id;
+  bool preempt_for(GroupId id) {
+    const GroupId victim = victim_for(id);
+    broke_window = broke_window || is_kept(victim);
+    move_out(victim, config_.policy.preemption_mode);
+    kept_out_.push_back(victim);
+    preempted_for.emplace_back(victim, id);
+    swapped_for_room_ = swapped_for_room_ || groups().at(victim).state == GroupState::kSwapped;
+    return victim != id;
   }
 
   void move_out(GroupId id, PreemptionMode mode) {
@@ -233,10 +239,9 @@ class SlowScheduler : public SlowSharing {
     for (SlowBranch& branch : group.branches | std::views::values) {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
-    const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
-    if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
+    const bool holds_something = !group.held().empty();
+    if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
       plan.swapped_out.push_back(id);
-      copied_.push_back(id);
     } else {
       memory.forget(group);
     }
@@ -270,36 +275,53 @@ class SlowScheduler : public SlowSharing {
     const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
-    wanted += swapped ? std::ssize(group.held()) : 0;
-    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id) - num_in_use(found);
-    for (const GroupId other : running) {
-      wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
-    }
+    wanted += swapped ? memory.missing_to_swap_in(group) : 0;
+    const std::int64_t steps = steps_to_keep(id);
+    const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
+    wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
+    wanted += reserve_within(id, steps);
     return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
            wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
   }
 
   void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
-      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
-             release_oldest_pin()) {
+      while (ids(GroupState::kRunning).empty() &&
+             memory.missing_to_swap_in(groups().at(id)) > std::ssize(memory.device) && release_oldest_pin()) {
       }
       memory.swap(groups().at(id), GroupState::kRunning);
       plan.swapped_in.push_back(id);
-      copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
     adopt(id, found);
     go_on(id);
   }
 
-  // Nobody knows whether the copies of a plan that was not updated were run.
-  void recompute_what_was_copied() {
-    for (const GroupId id : std::exchange(copied_, {})) {
-      if (!reported && groups().contains(id) && groups().at(id).state != GroupState::kWaiting) {
-        memory.forget(groups().at(id));
+  // Nobody knows whether the copies of a plan that was not updated were run: of what they wrote nothing is believed.
+  void doubt_copies() {
+    if (reported) {
+      return;
+    }
+    const std::vector<BlockCopy> lost = std::exchange(plan.copies, {});
+    memory.forget_written(lost);
+    give_up_uncached_pins();
+    std::vector<GroupId> doubtful;
+    for (const auto& [id, group] : groups()) {
+      const bool on_host = group.state == GroupState::kSwapped;
+      for (const SlowBranch& branch : group.branches | std::views::values) {
+        for (std::int64_t token = 0; token < branch.computed; ++token) {
+          const BlockId block = branch.blocks[token / config_.block_size];
+          if (std::ranges::any_of(lost, [&](const BlockCopy& copy) {
+                return (copy.kind == CopyKind::kSwapOut) == on_host && copy.destination == block;
+              })) {
+            doubtful.push_back(id);
+          }
+        }
       }
     }
+    doubtful.erase(std::ranges::unique(doubtful).begin(), doubtful.end());
+    std::ranges::for_each(doubtful, [&](GroupId id) { memory.forget(groups().at(id)); });
   }
 
   void end(GroupId id, SequenceId branch) {
@@ -381,6 +403,11 @@ class SlowScheduler : public SlowSharing {
          : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
                                           : stats.num_blocks_copied_on_write);
     }
+    stats.num_blocks_swapped_out -=
+        memory.num_demoted - std::exchange(stats.num_prefix_blocks_demoted, memory.num_demoted);
+    stats.num_blocks_swapped_in -=
+        memory.num_promoted - std::exchange(stats.num_prefix_blocks_promoted, memory.num_promoted);
+    stats.num_host_cached_blocks_evicted = memory.num_host_evicted;
     stats.num_preemptions += std::ssize(plan.preempted);
     stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
     stats.num_groups_swapped_in += std::ssize(plan.swapped_in);

@@ -72,6 +72,11 @@ class World {
     check();
   }
 
+  void set_costs(const PreemptionCosts& costs) {
+    scheduler.set_costs(costs);
+    slow.set_costs(costs);
+  }
+
   void reset() {
     scheduler.reset();
     slow.reset(all_free(scheduler.kv_cache().device_pool()), all_free(scheduler.kv_cache().host_pool()));
@@ -108,7 +113,6 @@ class World {
     const std::size_t ended_before = slow.unreported.size();
     const GroupId oldest = slow.memory.groups.empty() ? kNobody : slow.memory.groups.begin()->first;
     SchedulerOutput plan = scheduler.schedule();
-    slow.real_copies = one_by_one(plan.copies);
     slow.schedule();
     ++num_steps;
     num_preemptions += std::ssize(plan.preempted);
