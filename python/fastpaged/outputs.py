@@ -65,6 +65,8 @@ class RequestMetrics:
 
     num_generation_tokens: int  # of all branches, also those whose answers are not kept
     num_preemptions: int
+    num_tokens_recomputed: int  # computed once more after a preemption; what was found in the prefix cache was not
+    num_bytes_swapped: int  # of KV blocks, out to host memory and in again
     arrival_time: float
     queued_ts: float
     scheduled_ts: float | None

@@ -51,8 +51,10 @@ KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size,
       host_tier_(prefix_caching.enabled && prefix_caching.host_tier && num_host_blocks > 0),
       device_("device", num_blocks),
       host_("host", num_host_blocks),
+      cache_events_(prefix_caching.enabled ? prefix_caching.max_events : 0, num_blocks, num_host_blocks),
       prefix_cache_(num_cacheable(num_blocks, num_host_blocks, prefix_caching), block_size, prefix_caching.hash_mask),
       host_copies_(host_tier_ ? num_blocks : 0, host_tier_ ? num_host_blocks : 0) {
+  prefix_cache_.tell(cache_events_);
   device_.on_eviction([this](BlockId block, SequenceId new_owner) { evict(block, new_owner); });
   host_.on_eviction([this](BlockId block, SequenceId) {
     ++num_host_evicted_;
@@ -68,8 +70,13 @@ void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) 
   }
 }
 
+void KVCacheManager::start_step(std::uint64_t step) {
+  device_.start_step(step);
+  host_.start_step(step);
+}
+
 std::int64_t KVCacheManager::capacity() const {
-  return std::int64_t{device_.num_blocks()} * block_size_;
+  return std::int64_t{num_usable_blocks()} * block_size_;
 }
 
 std::int32_t KVCacheManager::blocks_for(std::int64_t num_tokens) const {
@@ -111,6 +118,7 @@ bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::i
     } else if (device_.is_cached(table.blocks()[i])) {
       forget(table.blocks()[i]);  // a copy would be one block more than there would be without the cache
     }
+    device_.note_write(table.blocks()[i]);
   }
   return true;
 }
@@ -130,6 +138,9 @@ void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_
                           ", which " + why,
                       std::source_location::current());
     };
+    if (device_.ref_count(block) == 0) {
+      refuse("is free");
+    }
     if (table.is_shared(i)) {
       refuse(std::to_string(device_.ref_count(block)) + " tables share");
     }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "fastpaged/base/types.h"
 #include "fastpaged/kv_cache/block_pool.h"
 #include "fastpaged/kv_cache/block_table.h"
+#include "fastpaged/kv_cache/cache_events.h"
 #include "fastpaged/kv_cache/copy_list.h"
 #include "fastpaged/kv_cache/host_copies.h"
 #include "fastpaged/kv_cache/prefix_cache.h"
@@ -42,8 +44,9 @@ class KVCacheManager {
 
   [[nodiscard]] std::int32_t block_size() const { return block_size_; }
   [[nodiscard]] std::int32_t num_blocks() const { return device_.num_blocks(); }
+  [[nodiscard]] std::int32_t num_usable_blocks() const { return num_blocks() - device_.num_quarantined(); }
   [[nodiscard]] std::int32_t num_free_blocks() const { return device_.num_free(); }  // cached ones too
-  [[nodiscard]] std::int64_t capacity() const;  // tokens the whole device pool can hold
+  [[nodiscard]] std::int64_t capacity() const;  // tokens that all usable blocks of the device can hold
   // Blocks that num_tokens fill, the last one perhaps in part. Throws std::invalid_argument for num_tokens < 0.
   [[nodiscard]] std::int32_t blocks_for(std::int64_t num_tokens) const;
 
@@ -58,7 +61,7 @@ class KVCacheManager {
   // or nothing; false leaves everything as it was. Throws InvariantError for a table that is on the host.
   [[nodiscard]] bool reserve(BlockTable& table, std::int64_t first_token, std::int64_t num_tokens);
   // Throws InvariantError naming block and owner if writing these tokens would reach a block that is not in the table,
-  // not the table's own, cached, or not on the device.
+  // not the table's own, free, cached, or not on the device.
   void check_writable(const BlockTable& table, std::int64_t first_token, std::int64_t num_tokens) const;
 
   // All these tables to the other tier, together: a block that several of them share is copied once and shared there
@@ -70,6 +73,8 @@ class KVCacheManager {
   [[nodiscard]] std::int32_t missing_to_swap_in(std::span<BlockTable* const> tables) const {
     return missing_to_move(tables, CopyKind::kSwapIn);
   }
+  // Cached device blocks that it would take instead of copying them in, each once.
+  [[nodiscard]] std::vector<BlockId> device_copies(std::span<BlockTable* const> tables) const;
   // Blocks that these tables of one tier hold, shared ones counted once.
   [[nodiscard]] static std::int32_t num_distinct_blocks(std::span<const BlockTable* const> tables);
 
@@ -118,6 +123,28 @@ class KVCacheManager {
   [[nodiscard]] const CopyList& copies() const { return copies_; }
   [[nodiscard]] std::vector<BlockCopy> take_copies() { return copies_.take(); }
 
+  // For those who look from outside: what became of the cached contents, and when a block was last used
+  // (BlockPool::start_step).
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return cache_events_.take(); }
+  void start_step(std::uint64_t step);
+  // kv_cache_manager_quarantine.cc. What is wrong with the blocks of each tier, and with what is cached, if so many
+  // tables hold each block (see BlockPool::faults).
+  struct Faults {
+    std::vector<BlockFault> on_device;
+    std::vector<BlockFault> on_host;
+    std::string of_cache;  // what is wrong with it as a whole, if anything
+    [[nodiscard]] bool any() const { return !on_device.empty() || !on_host.empty() || !of_cache.empty(); }
+  };
+  [[nodiscard]] Faults faults(std::span<const std::int32_t> device_holders,
+                              std::span<const std::int32_t> host_holders) const;
+  // These blocks are out of circulation for good, and what they held is not cached any more, nor what was computed
+  // after it. Tables that list them may be given back. If something is wrong with the cache as a whole, it is reset.
+  void quarantine(const Faults& faults);
+  // How often a table that went found one of its blocks free.
+  [[nodiscard]] std::int64_t num_refused_releases() const {
+    return device_.num_refused_releases() + host_.num_refused_releases();
+  }
+
   [[nodiscard]] const BlockPool& device_pool() const { return device_; }
   [[nodiscard]] const BlockPool& host_pool() const { return host_; }
   void check_invariants() const;
@@ -163,6 +190,7 @@ class KVCacheManager {
   BlockPool device_;
   BlockPool host_;
   CopyList copies_;
+  CacheEvents cache_events_;
   PrefixCache prefix_cache_;
   HostCopies host_copies_;
   std::uint64_t epoch_ = 1;  // counts resets

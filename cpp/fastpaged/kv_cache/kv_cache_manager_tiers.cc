@@ -93,6 +93,18 @@ std::vector<BlockId> KVCacheManager::hold_copies(std::span<BlockTable* const> ta
   return held;
 }
 
+std::vector<BlockId> KVCacheManager::device_copies(std::span<BlockTable* const> tables) const {
+  std::unordered_set<BlockId> copies;
+  for (const BlockTable* table : tables) {
+    for (const BlockId block : table->blocks()) {
+      if (const std::optional<BlockId> copy = device_copy_of(block)) {
+        copies.insert(*copy);
+      }
+    }
+  }
+  return {copies.begin(), copies.end()};
+}
+
 // Where in the other tier what the block holds will be: where it is already, or in a block of its own.
 BlockId KVCacheManager::take_place(BlockId block, CopyKind kind, SequenceId owner) {
   const bool out = kind == CopyKind::kSwapOut;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fastpaged/base/check.h"
+#include "fastpaged/kv_cache/content_hash.h"
 
 namespace fastpaged {
 
@@ -65,6 +66,10 @@ void PrefixCache::add(BlockId block, Node parent, std::span<const TokenId> token
   std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(block * block_size_));
   index_.insert(entries_[block].hash, block);
   link(block);
+  if (events_ != nullptr) {
+    parent < 0 ? events_->stored_first(block, root_hash(root_name(parent)), tokens)
+               : events_->stored(block, parent, tokens);
+  }
 }
 
 void PrefixCache::touch(BlockId block) {
@@ -87,6 +92,9 @@ void PrefixCache::move(BlockId from, BlockId to) {
   }
   for (BlockId child = entry.first_child; child != kNone; child = entries_[child].next) {
     entries_[child].parent = to;
+  }
+  if (events_ != nullptr) {
+    events_->moved(from, to);
   }
 }
 
@@ -113,6 +121,9 @@ void PrefixCache::clear() {
   roots_.clear();
   unused_roots_.clear();
   root_by_name_.clear();
+  if (events_ != nullptr) {
+    events_->cleared();
+  }
 }
 
 BlockId& PrefixCache::first_child(Node node) {
@@ -163,6 +174,9 @@ void PrefixCache::unlink(BlockId block) {
 }
 
 void PrefixCache::erase_one(BlockId block) {
+  if (events_ != nullptr) {
+    events_->removed(block);
+  }
   const Node parent = entries_[block].parent;
   ++num_erased_;
   index_.erase(entries_[block].hash, block);

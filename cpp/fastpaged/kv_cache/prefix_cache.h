@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "fastpaged/base/types.h"
+#include "fastpaged/kv_cache/cache_events.h"
 #include "fastpaged/kv_cache/prefix_index.h"
 
 namespace fastpaged {
@@ -40,6 +41,7 @@ class PrefixCache {
   PrefixCache(std::int32_t num_blocks, std::int32_t block_size, std::uint64_t hash_mask = ~std::uint64_t{0});
 
   [[nodiscard]] std::int32_t num_cached() const { return index_.size(); }
+  [[nodiscard]] BlockId num_blocks() const { return static_cast<BlockId>(entries_.size()); }  // cached or not
   [[nodiscard]] std::uint64_t num_erased() const { return num_erased_; }  // since the beginning
   // Changes whenever something is forgotten or moved: what was found before may not be there any more.
   [[nodiscard]] std::uint64_t generation() const { return num_erased_ + num_moved_; }
@@ -57,6 +59,8 @@ class PrefixCache {
   }
   [[nodiscard]] Node parent(BlockId block) const { return entries_[block].parent; }
   [[nodiscard]] std::span<const TokenId> tokens(BlockId block) const;
+
+  [[nodiscard]] const std::string& root_name(Node root) const { return roots_[root_index(root)].name; }
 
   [[nodiscard]] std::optional<Node> find_root(std::string_view name) const;  // nullopt: nothing is cached under it
   // The block with this key. REQUIRES: the node exists; tokens are as many as a block holds.
@@ -82,6 +86,10 @@ class PrefixCache {
   // cached.
   std::vector<BlockId> erase(BlockId block);
   void clear();
+
+  // From now on all that is cached, or no longer, is told to `events`, if these are on. REQUIRES: nothing is cached;
+  // `events` outlives the cache.
+  void tell(CacheEvents& events) { events_ = events.on() ? &events : nullptr; }
 
   void check_invariants() const;
 
@@ -119,6 +127,7 @@ class PrefixCache {
   std::vector<Root> roots_;  // without children: not in use
   std::vector<Node> unused_roots_;
   std::map<std::string, Node, std::less<>> root_by_name_;
+  CacheEvents* events_ = nullptr;  // null: nobody wants to hear of it
 };
 
 }  // namespace fastpaged

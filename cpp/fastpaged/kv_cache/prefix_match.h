@@ -11,6 +11,7 @@ namespace fastpaged {
 struct PrefixCaching {
   bool enabled = false;
   std::uint64_t hash_mask = ~std::uint64_t{0};  // which bits of a key's hash are used; fewer only in tests
+  std::int64_t max_events = 0;                  // kept for take_cache_events(); 0: none
   bool host_tier = false;                       // what the device evicts goes on being cached on the host
 };
 

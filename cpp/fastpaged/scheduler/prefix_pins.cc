@@ -121,6 +121,15 @@ void PrefixPins::give_up_uncached() {
   lacking_ = find_lacking();
 }
 
+void PrefixPins::release_if(const std::function<bool(BlockId)>& has_one) {
+  for (Pin& pin : pins_) {
+    if (std::ranges::any_of(pin.table.blocks(), has_one)) {
+      pin.table.clear();
+    }
+  }
+  lacking_ = find_lacking();
+}
+
 std::vector<PinnedPrefix> PrefixPins::list() const {
   std::vector<PinnedPrefix> list;
   list.reserve(pins_.size());

@@ -47,6 +47,7 @@ void Scheduler::preempt_for_room(SequenceGroup& group) {
 void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
   plan_.take_out(group);
   std::erase(let_in_, group.id);
+  std::erase(cut_, &group);
   bool holds_something = false;
   for (const auto& sequence : group.sequences) {
     sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));

@@ -67,8 +67,9 @@ bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t missing, std
   return false;
 }
 
-// Whether a prompt that this plan completes has the block that this group lacks next: the group finds it in the next
-// step. Without that, requests that come together would all compute the prefix they share.
+// Whether a prompt that this plan completes, or one that goes before the group and has but a share of this plan, has
+// the block that the group lacks next: it finds it in the next step, or a later one. Without that, requests that come
+// together would all compute the prefix they share.
 bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
   if (!config_.prefix_caching || group.skip_prefix_cache) {
     return false;
@@ -93,7 +94,15 @@ bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
       return std::ranges::equal(computed.subspan(front), wanted.subspan(front)) &&
              std::ranges::equal(computed.first(front), wanted.first(front));
     };
-    if (std::ranges::any_of(plan_.sequences(), computes_it)) {
+    const auto will_compute_it = [&](const SequenceGroup* other) {
+      return other->rank() < group.rank() && other->cache_root == group.cache_root &&
+             std::ranges::any_of(other->sequences, [&](const auto& prompt) {
+               return prompt->publishes() && prompt->num_computed_tokens() < end && end <= prompt->num_tokens() &&
+                      std::ranges::equal(prompt->token_ids().first(static_cast<std::size_t>(end)),
+                                         sequence.token_ids().first(static_cast<std::size_t>(end)));
+             });
+    };
+    if (std::ranges::any_of(plan_.sequences(), computes_it) || std::ranges::any_of(cut_, will_compute_it)) {
       return true;
     }
   }
@@ -119,6 +128,7 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
     group.take_over_from(sequence, kv_cache_);
   }
   if (!std::exchange(group.was_let_in, true)) {
+    clear_queue_deadline(group);
     cached_.emplace_back(group.id, num_tokens);
     const bool looked_up = config_.prefix_caching && !group.skip_prefix_cache;
     stats_.num_prefix_tokens_looked_up += looked_up ? group.sequences.front()->num_prompt_tokens() : 0;

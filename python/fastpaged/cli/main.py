@@ -48,7 +48,7 @@ def _open_missing_streams() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from fastpaged.cli import bench, cache, chat, collect_env, generate  # here, where Ctrl-C is caught
+    from fastpaged.cli import bench, cache, chat, collect_env, generate, top  # here, where Ctrl-C is caught
 
     parser = _Parser(
         prog="fastpaged", description="Generate text with a language model on this machine.", allow_abbrev=False
@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_parser(commands)
     bench.add_parser(commands)
     cache.add_parser(commands)
+    top.add_parser(commands)
     collect_env.add_parser(commands)
     return parser
 

@@ -46,7 +46,6 @@ void CacheOracle::check_block(const BlockPool& pool, BlockId block, PrefixCache:
   }
 }
 
-// All tokens up to the block's last one, and the root that they stand under.
 std::vector<TokenId> CacheOracle::text_of(PrefixCache::Node node, PrefixCache::Node& root) const {
   const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
   std::vector<TokenId> text;

@@ -27,6 +27,8 @@ class CacheOracle {
   void check();
   [[nodiscard]] std::int64_t num_slots_checked() const { return num_slots_checked_; }
   [[nodiscard]] std::int64_t num_host_slots_checked() const { return num_host_slots_checked_; }
+  // All tokens up to a cached block's last one, and the root that they stand under.
+  [[nodiscard]] std::vector<TokenId> text_of(PrefixCache::Node node, PrefixCache::Node& root) const;
 
  private:
   struct Pin {
@@ -36,7 +38,6 @@ class CacheOracle {
 
   void check_block(const BlockPool& pool, BlockId block, PrefixCache::Node node);
   void check_pins() const;
-  [[nodiscard]] std::vector<TokenId> text_of(PrefixCache::Node node, PrefixCache::Node& root) const;
 
   const Scheduler* scheduler_;
   const HashedKV* kv_;

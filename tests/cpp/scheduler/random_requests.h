@@ -34,6 +34,9 @@ inline SchedulerPolicy random_policy(Random& random) {
   policy.counts_running_needs = random.once_in(2);
   policy.block_per_branch = random.once_in(3);
   policy.swapped_before_waiting = random.once_in(3);
+  policy.by_priority = !policy.swapped_before_waiting && random.once_in(2);
+  policy.ageing_steps = random.once_in(2) ? random.between(0, 12) : 0;
+  policy.prefill_share = random.once_in(2) ? random.between(1, 8) : 0;
   return policy;
 }
 
@@ -96,6 +99,17 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
     request.sampling.num_prompt_logprobs = 0;
   }
   return request;
+}
+
+// Some are more important than others, and some in a hurry.
+inline void set_random_wishes(Random& random, NewRequest& request, Nanoseconds now) {
+  request.priority = random.between(-1, 2);
+  if (random.once_in(8)) {
+    request.deadline = now + random.between(0, 60);
+  }
+  if (random.once_in(8)) {
+    request.queue_deadline = now + random.between(0, 20);
+  }
 }
 
 }  // namespace fastpaged::test

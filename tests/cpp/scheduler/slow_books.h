@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <ranges>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ class SlowBooks {
  public:
   explicit SlowBooks(const SchedulerConfig& config) : memory(config), config_(config) {}
 
+  // In order of rank.
   [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
     std::vector<GroupId> ids;
     for (const auto& [id, group] : memory.groups) {
@@ -25,7 +27,18 @@ class SlowBooks {
         ids.push_back(id);
       }
     }
+    std::ranges::sort(ids, [&](GroupId a, GroupId b) { return goes_before(a, b); });
     return ids;
+  }
+
+  [[nodiscard]] bool goes_before(GroupId a, GroupId b) const {
+    const SlowGroup& one = memory.groups.at(a);
+    const SlowGroup& other = memory.groups.at(b);
+    if (one.aged != other.aged) {
+      return one.aged;
+    }
+    const bool differ = config_.policy.by_priority && !one.aged && one.asked.priority != other.asked.priority;
+    return differ ? one.asked.priority < other.asked.priority : a < b;
   }
 
   SlowMemory memory;
@@ -96,16 +109,41 @@ class SlowBooks {
     return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
   }
 
-  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
+  // What a branch computes, if prompts that have but a share may take cut_left tokens more.
+  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch_id, std::int64_t cut_left) const {
     const SlowGroup& group = memory.groups.at(id);
-    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
+    const SlowBranch& branch = group.branches.at(branch_id);
+    const std::int64_t tokens = prefill_tokens(group, branch);
     if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
+      return tokens <= budget() ? cut_to_rows(branch, tokens) : 0;
     }
-    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
+    const std::int64_t most = cut_to_rows(branch, std::min({tokens, budget(), at_once(tokens)}));
+    return is_cut(tokens, most) ? std::min(most, cut_left) : most;
   }
 
+  // Whether that is counted as a share: there is more of the prompt than this step can do, or should.
+  [[nodiscard]] bool is_cut(std::int64_t tokens, std::int64_t most) const {
+    return shares() && tokens > 0 && (most < tokens || tokens > config_.policy.prefill_share);
+  }
+
+  [[nodiscard]] bool shares() const { return config_.policy.chunked_prefill && config_.policy.prefill_share > 0; }
+
+  [[nodiscard]] std::int64_t at_once(std::int64_t tokens) const {
+    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
+    return threshold == 0 ? tokens : threshold;
+  }
+
+  [[nodiscard]] std::int64_t cut_left() const {
+    std::int64_t left = cut_limit_;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      left -= cut_.contains(planned.sequence_id) ? planned.num_tokens : 0;
+    }
+    return left;
+  }
+
+  std::int64_t cut_limit_ = 0;
+  std::set<SequenceId> cut_;  // of which the plan's tokens are a share
+  std::set<GroupId> behind_;  // of which the plan computes less than it could
   SchedulerConfig config_;
 };
 

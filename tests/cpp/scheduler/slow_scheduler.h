@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_windows.h"
+#include "scheduler/slow_queueing.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowWindows {
+class SlowScheduler : public SlowQueueing {
  public:
-  using SlowWindows::SlowWindows;
+  using SlowQueueing::SlowQueueing;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -91,9 +91,15 @@ class SlowScheduler : public SlowWindows {
     reported = true;
   }
 
-  const SchedulerOutput& schedule() {
+  const SchedulerOutput& schedule(Nanoseconds now = 0) {
     doubt_copies();
+    end_expired(now);
     ++step_;
+    age_line();
+    first_in_rank = first_of_all();
+    cut_.clear();
+    behind_.clear();
+    cut_limit_ = shares() ? config_.policy.prefill_share : 1'000'000;
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -105,19 +111,28 @@ class SlowScheduler : public SlowWindows {
       }
     }
     for (const bool decodes : {true, false}) {
+      if (!decodes && shares()) {
+        const std::int64_t share = config_.policy.prefill_share;
+        const std::int64_t left_to_line = std::min<std::int64_t>(config_.block_size, share / 2);
+        cut_limit_ = std::max<std::int64_t>(1, std::min(share - left_to_line, budget() / 2));
+      }
       for (const GroupId id : ids(GroupState::kRunning)) {
         if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
           go_on(id);
         }
       }
     }
-    while (budget() > 0) {
+    cut_limit_ = shares() ? config_.policy.prefill_share : 1'000'000;
+    while (budget() > 0 || config_.policy.by_priority) {
       const std::optional<GroupId> next = next_in_line();
-      const Matches found = next ? look_up(*next) : Matches{};
-      if (!next || !may_enter(*next, found)) {
+      if (!next || ((budget() == 0 || !may_enter(*next, look_up(*next))) && !make_way_for(*next))) {
         break;
       }
-      enter(*next, found);
+      enter(*next, look_up(*next));
+    }
+    hand_out_rest();
+    for (const GroupId id : in_line_) {
+      ++groups().at(id).num_passed_over;
     }
     plan.ended = unreported;
     plan.copies = memory.copies;
@@ -172,13 +187,72 @@ class SlowScheduler : public SlowWindows {
       branches.push_back(branch);
     }
     for (const SequenceId branch : branches) {
-      const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
-      if (tokens > 0 && make_room(id, branch, tokens)) {
-        const SlowBranch& there = groups().at(id).branches.at(branch);
-        const bool samples = there.computed + tokens == std::ssize(there.tokens);
-        plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
-                                  static_cast<std::int32_t>(tokens), samples, scores(there, tokens),
-                                  samples ? groups().at(id).num_draws : 0});
+      if (!runs(id)) {
+        return;
+      }
+      const std::int64_t tokens = decodes ? 1 : chunk(id, branch, cut_left());
+      const std::int64_t most = decodes ? 1 : chunk(id, branch, 1'000'000);
+      if (tokens > 0 && !make_room(id, branch, tokens)) {
+        continue;
+      }
+      if (tokens > 0) {
+        plan.scheduled.push_back(planned(id, branch, tokens));
+      }
+      const std::int64_t wanted = decodes ? 0 : prefill_tokens(groups().at(id), groups().at(id).branches.at(branch));
+      if (is_cut(wanted, most)) {
+        cut_.insert(branch);
+      }
+      if (shares() && tokens < wanted) {
+        behind_.insert(id);
+      }
+    }
+  }
+
+  [[nodiscard]] ScheduledSequence planned(GroupId id, SequenceId branch_id, std::int64_t tokens) const {
+    const SlowGroup& group = memory.groups.at(id);
+    const SlowBranch& branch = group.branches.at(branch_id);
+    const bool samples = branch.computed + tokens == std::ssize(branch.tokens);
+    return {id,
+            branch_id,
+            static_cast<std::int32_t>(branch.computed),
+            static_cast<std::int32_t>(tokens),
+            samples,
+            scores(branch, tokens),
+            samples ? group.num_draws : 0};
+  }
+
+  // What is left goes to those who were to compute less than they could: of their share, or of the budget where nobody
+  // decodes. For this nobody has to go.
+  void hand_out_rest() {
+    const bool decodes = std::ranges::any_of(
+        plan.scheduled, [&](const ScheduledSequence& planned) { return groups().at(planned.group_id).decodes(); });
+    std::vector<GroupId> behind(behind_.begin(), behind_.end());
+    std::ranges::sort(behind, [&](GroupId a, GroupId b) { return goes_before(a, b); });
+    for (const GroupId id : behind) {
+      for (auto& [branch_id, branch] : groups().at(id).branches) {
+        const std::vector<ScheduledSequence> before = plan.scheduled;
+        const auto place = std::ranges::find(plan.scheduled, branch_id, &ScheduledSequence::sequence_id);
+        const auto index = place - plan.scheduled.begin();
+        const std::int64_t there = place == plan.scheduled.end() ? 0 : place->num_tokens;
+        if (there > 0) {
+          plan.scheduled.erase(place);
+        }
+        const std::int64_t tokens = chunk(id, branch_id, decodes ? cut_left() : budget());
+        const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id), branch, tokens);
+        const std::int64_t most = chunk(id, branch_id, 1'000'000);
+        plan.scheduled = before;
+        if (tokens <= there || lacking.size() > memory.device.size()) {
+          continue;
+        }
+        memory.fill(branch, lacking);
+        if (there > 0) {
+          plan.scheduled[index] = planned(id, branch_id, tokens);
+        } else {
+          plan.scheduled.push_back(planned(id, branch_id, tokens));
+        }
+        if (!is_cut(prefill_tokens(groups().at(id), branch), most)) {
+          cut_.erase(branch_id);
+        }
       }
     }
   }
@@ -226,16 +300,80 @@ class SlowScheduler : public SlowWindows {
   bool preempt_for(GroupId id) {
     const GroupId victim = victim_for(id);
     broke_window = broke_window || is_kept(victim);
+    preempt_for(id, victim);
+    return victim != id;
+  }
+
+  void preempt_for(GroupId id, GroupId victim) {
     move_out(victim, config_.policy.preemption_mode);
     kept_out_.push_back(victim);
     preempted_for.emplace_back(victim, id);
     swapped_for_room_ = swapped_for_room_ || groups().at(victim).state == GroupState::kSwapped;
-    return victim != id;
+  }
+
+  // The first in line has the worst preempted that run, if their priority is worse than its own, as many as it takes
+  // for it to come in; and nobody, if it would not, or waits for a prefix. Tried out on a world of its own.
+  bool make_way_for(GroupId id) {
+    Matches found = look_up(id);
+    if (!config_.policy.by_priority || computes_prefix_of(id, found)) {
+      return false;
+    }
+    for (SlowMatch& match : found | std::views::values) {
+      match.tokens = num_on_device(match);  // swapping victims may take the host's
+    }
+    SlowScheduler trial = *this;
+    std::vector<GroupId> victims;
+    while (trial.may_be_preempted_for(id)) {
+      victims.push_back(trial.ids(GroupState::kRunning).back());
+      trial.preempt_for(id, victims.back());
+      if (trial.may_enter(id, found) && trial.whole_pool_holds(id)) {
+        std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool may_be_preempted_for(GroupId id) const {
+    const std::vector<GroupId> running = ids(GroupState::kRunning);
+    return !running.empty() && !memory.groups.at(running.back()).aged &&
+           memory.groups.at(running.back()).asked.priority > memory.groups.at(id).asked.priority;
+  }
+
+  [[nodiscard]] bool whole_pool_holds(GroupId id) const {
+    return std::ssize(memory.groups.at(id).held()) + lacking_within(id, 0) <= config_.num_blocks;
+  }
+
+  // Whether what it must compute at once fits into the plan: if it decodes or no prompt is cut, everything; and if
+  // prompts have shares, a token at least of its own.
+  [[nodiscard]] bool fits_plan(GroupId id, const Matches& found) const {
+    const SlowGroup& group = memory.groups.at(id);
+    if (group.decodes() || !config_.policy.chunked_prefill) {
+      std::int64_t tokens = group.decodes() ? group.size() : 0;
+      for (const SlowBranch& branch : group.branches | std::views::values) {
+        tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
+      }
+      return tokens - num_found(found) <= budget();
+    }
+    if (!shares() || cut_left() > 0) {
+      return budget() > 0;
+    }
+    for (const auto& [branch_id, branch] : group.branches) {
+      const std::int64_t blocks = found.contains(branch_id) ? std::ssize(found.at(branch_id).blocks) : 0;
+      const std::int64_t tokens = prefill_tokens(group, branch) - blocks * config_.block_size;
+      const std::int64_t all = std::ssize(branch.tokens) - branch.computed;
+      if (tokens > 0) {
+        return tokens <= std::min<std::int64_t>({budget(), config_.policy.prefill_share, at_once(tokens)}) &&
+               scores(branch, all) + 1 <= 1 + spare_rows();
+      }
+    }
+    return true;
   }
 
   void move_out(GroupId id, PreemptionMode mode) {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
+    behind_.erase(id);
     for (SlowBranch& branch : group.branches | std::views::values) {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
@@ -255,7 +393,8 @@ class SlowScheduler : public SlowWindows {
     if (swapped.empty() && waiting.empty()) {
       return std::nullopt;
     }
-    if (!swapped.empty() && (waiting.empty() || config_.policy.swapped_before_waiting || swapped[0] < waiting[0])) {
+    if (!swapped.empty() &&
+        (waiting.empty() || config_.policy.swapped_before_waiting || goes_before(swapped[0], waiting[0]))) {
       return swapped_for_room_ ? std::nullopt : std::optional(swapped[0]);
     }
     return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
@@ -267,12 +406,6 @@ class SlowScheduler : public SlowWindows {
     if (running.empty()) {
       return true;
     }
-    std::int64_t tokens = group.decodes() ? group.size() : 0;
-    for (const SlowBranch& branch : group.branches | std::views::values) {
-      tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
-    }
-    tokens -= num_found(found);
-    const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
     wanted += swapped ? memory.missing_to_swap_in(group) : 0;
@@ -280,8 +413,8 @@ class SlowScheduler : public SlowWindows {
     const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
     wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
     wanted += reserve_within(id, steps);
-    return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
-           wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
+    return num_running_branches() + group.counted() <= config_.max_num_seqs && fits_plan(id, found) &&
+           wanted <= std::ssize(memory.device) && !computes_prefix_of(id, found);
   }
 
   void enter(GroupId id, const Matches& found) {
@@ -293,39 +426,15 @@ class SlowScheduler : public SlowWindows {
       plan.swapped_in.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
     adopt(id, found);
     go_on(id);
   }
 
-  // Nobody knows whether the copies of a plan that was not updated were run: of what they wrote nothing is believed.
-  void doubt_copies() {
-    if (reported) {
-      return;
-    }
-    const std::vector<BlockCopy> lost = std::exchange(plan.copies, {});
-    memory.forget_written(lost);
-    give_up_uncached_pins();
-    std::vector<GroupId> doubtful;
-    for (const auto& [id, group] : groups()) {
-      const bool on_host = group.state == GroupState::kSwapped;
-      for (const SlowBranch& branch : group.branches | std::views::values) {
-        for (std::int64_t token = 0; token < branch.computed; ++token) {
-          const BlockId block = branch.blocks[token / config_.block_size];
-          if (std::ranges::any_of(lost, [&](const BlockCopy& copy) {
-                return (copy.kind == CopyKind::kSwapOut) == on_host && copy.destination == block;
-              })) {
-            doubtful.push_back(id);
-          }
-        }
-      }
-    }
-    doubtful.erase(std::ranges::unique(doubtful).begin(), doubtful.end());
-    std::ranges::for_each(doubtful, [&](GroupId id) { memory.forget(groups().at(id)); });
-  }
-
   void end(GroupId id, SequenceId branch) {
     if (groups().at(id).size() == 1) {
+      behind_.erase(id);
       memory.erase_group(id);
     } else {
       memory.erase_branch(groups().at(id), branch);

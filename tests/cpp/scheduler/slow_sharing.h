@@ -86,6 +86,12 @@ class SlowSharing : public SlowBooks {
     return tokens;
   }
 
+  // Tokens that are found on the device.
+  [[nodiscard]] std::int64_t num_on_device(const SlowMatch& match) const {
+    const bool all = match.host_blocks.empty() && !(match.beginning && match.beginning->on_host);
+    return all ? match.tokens : std::ssize(match.blocks) * config_.block_size;
+  }
+
   // Blocks that are found and not free: they cost nothing.
   [[nodiscard]] std::int64_t num_in_use(const Matches& found) const {
     std::int64_t count = 0;
@@ -95,20 +101,35 @@ class SlowSharing : public SlowBooks {
     return count;
   }
 
-  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt.
-  [[nodiscard]] bool computes_prefix_of(const SlowGroup& group, const Matches& found) const {
+  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt; or
+  // somebody will who goes before it and has but a share of this plan.
+  [[nodiscard]] bool computes_prefix_of(GroupId id, const Matches& found) const {
+    const SlowGroup& group = memory.groups.at(id);
     return std::ranges::any_of(found, [&](const auto& match) {
       const SlowBranch& branch = group.branches.at(match.first);
       const std::int64_t end = (match.second.num_blocks() + 1) * config_.block_size;
-      return end <= most_adopted(branch) && std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
-               const SlowGroup& other = memory.groups.at(planned.group_id);
-               const SlowBranch& computed = other.branches.at(planned.sequence_id);
-               const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
-               return planned.samples && !decodes && computed.publishes && planned.first_token < end &&
-                      end <= planned.first_token + planned.num_tokens &&
-                      other.asked.cache_root == group.asked.cache_root &&
-                      SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
-             });
+      const auto same_until_there = [&](const SlowGroup& other, const SlowBranch& computed) {
+        return computed.publishes && other.asked.cache_root == group.asked.cache_root &&
+               SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
+      };
+      if (end > most_adopted(branch)) {
+        return false;
+      }
+      for (const GroupId behind : behind_) {
+        for (const SlowBranch& prompt : memory.groups.at(behind).branches | std::views::values) {
+          if (goes_before(behind, id) && prompt.computed < end && end <= std::ssize(prompt.tokens) &&
+              same_until_there(memory.groups.at(behind), prompt)) {
+            return true;
+          }
+        }
+      }
+      return std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
+        const SlowGroup& other = memory.groups.at(planned.group_id);
+        const SlowBranch& computed = other.branches.at(planned.sequence_id);
+        const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
+        return planned.samples && !decodes && planned.first_token < end &&
+               end <= planned.first_token + planned.num_tokens && same_until_there(other, computed);
+      });
     });
   }
 
@@ -163,6 +184,32 @@ class SlowSharing : public SlowBooks {
     }
   }
 
+  // Nobody knows whether the copies of a plan that was not updated were run: of what they wrote nothing is believed.
+  void doubt_copies() {
+    if (reported) {
+      return;
+    }
+    const std::vector<BlockCopy> lost = std::exchange(plan.copies, {});
+    memory.forget_written(lost);
+    give_up_uncached_pins();
+    std::vector<GroupId> doubtful;
+    for (const auto& [id, group] : groups()) {
+      const bool on_host = group.state == GroupState::kSwapped;
+      for (const SlowBranch& branch : group.branches | std::views::values) {
+        for (std::int64_t token = 0; token < branch.computed; ++token) {
+          const BlockId block = branch.blocks[token / config_.block_size];
+          if (std::ranges::any_of(lost, [&](const BlockCopy& copy) {
+                return (copy.kind == CopyKind::kSwapOut) == on_host && copy.destination == block;
+              })) {
+            doubtful.push_back(id);
+          }
+        }
+      }
+    }
+    doubtful.erase(std::ranges::unique(doubtful).begin(), doubtful.end());
+    std::ranges::for_each(doubtful, [&](GroupId id) { memory.forget(groups().at(id)); });
+  }
+
   // False if no pin holds anything.
   bool release_oldest_pin() {
     for (const PinId id : pins_by_use_) {
@@ -189,12 +236,6 @@ class SlowSharing : public SlowBooks {
 
   [[nodiscard]] SlowMatch match_of(const SlowGroup& group, const SlowBranch& branch) const {
     return memory.cached.match(branch.tokens, most_adopted(branch), group.asked.cache_root);
-  }
-
-  // Tokens that are found on the device.
-  [[nodiscard]] std::int64_t num_on_device(const SlowMatch& match) const {
-    const bool all = match.host_blocks.empty() && !(match.beginning && match.beginning->on_host);
-    return all ? match.tokens : std::ssize(match.blocks) * config_.block_size;
   }
 
   // Returns how many tokens the branch now has.
