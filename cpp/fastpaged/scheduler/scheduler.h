@@ -26,17 +26,19 @@
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
 // it.
 //
+// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
+// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
+// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
+//
 // A request whose deadline has come by `now` ends before anything is planned, wherever it is, and so does one whose
 // queue_deadline has come if it was never let in: of the two, the earlier one is the reason. It keeps what it has, has
 // an event in plan.ended for each branch, the last with group_finished (of beams, which have no results, one in all),
 // and never computes a token in a step of that time.
+//
 // A group that comes back after a preemption is kept over a window of steps (policy.resume_grace_steps). It is let in
 // where there is room for all that it and those that run may take within the window, and while the window lasts nobody
 // is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
 // all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
-// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
-// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
-// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -240,6 +242,7 @@ class Scheduler {
   void weigh_evictions();
   void distrust_copies();
   void count_moved_prefixes();
+  [[nodiscard]] std::int64_t num_swap_copies() const;
 
   // scheduler_shares.cc
   struct Limits {  // of a plan in the making, or of one without some who are planned

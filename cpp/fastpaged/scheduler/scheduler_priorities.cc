@@ -61,6 +61,9 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
     return false;
   }
   look_up(group);
+  for (const PrefixMatch& match : found_.matches) {  // swapping victims may take the host's
+    found_.num_tokens -= match.num_tokens - match.num_device_tokens(config_.block_size);
+  }
   if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_usable_blocks()) {
     return false;
   }
@@ -90,6 +93,12 @@ Scheduler::Way Scheduler::way_of(const SequenceGroup& group) const {
     }
   }
   way.num_found_in_use = found_.num_in_use;
+  if (group.state == GroupState::kSwapped) {
+    for (const BlockId block : kv_cache_.device_copies(group.tables())) {
+      way.found[block] = 1;
+      way.num_found_in_use += kv_cache_.device_pool().ref_count(block) > 0 ? 1 : 0;
+    }
+  }
   return way;
 }
 
@@ -119,7 +128,7 @@ bool Scheduler::is_clear(const SequenceGroup& group, const Way& way, std::size_t
   const std::int32_t steps = group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept(num_running);
   const std::int64_t spare = way.num_free_blocks - num_watermark_blocks_;
   if (group.state == GroupState::kSwapped) {
-    const std::int64_t wanted = kv_cache_.missing_to_swap_in(group.tables()) + more_blocks(group, steps);
+    const std::int64_t wanted = num_held_blocks(group) - way.num_found_in_use + more_blocks(group, steps);
     return wanted <= spare && wanted <= spare - blocks_beside(group, needs_of_running(steps, num_running));
   }
   const std::int64_t wanted = missing_blocks(group, steps) - way.num_found_in_use;

@@ -26,8 +26,9 @@ class CacheOracle {
 
   void check();
   [[nodiscard]] std::int64_t num_slots_checked() const { return num_slots_checked_; }
+  [[nodiscard]] std::int64_t num_host_slots_checked() const { return num_host_slots_checked_; }
   // All tokens up to a cached block's last one, and the root that they stand under.
-  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
+  [[nodiscard]] std::vector<TokenId> text_of(PrefixCache::Node node, PrefixCache::Node& root) const;
 
  private:
   struct Pin {
@@ -35,7 +36,7 @@ class CacheOracle {
     std::string root;
   };
 
-  void check_block(BlockId block);
+  void check_block(const BlockPool& pool, BlockId block, PrefixCache::Node node);
   void check_pins() const;
 
   const Scheduler* scheduler_;
@@ -43,6 +44,7 @@ class CacheOracle {
   std::set<std::string> roots_;
   std::map<PinId, Pin> pins_;
   std::int64_t num_slots_checked_ = 0;
+  std::int64_t num_host_slots_checked_ = 0;
 };
 
 }  // namespace fastpaged::test

@@ -264,13 +264,15 @@ void FakeEngine::check() {
   REQUIRE(stats.num_preemptions == counts_.stats.num_preemptions);
   REQUIRE(stats.num_groups_swapped_out == counts_.stats.num_groups_swapped_out);
   REQUIRE(stats.num_groups_swapped_in == counts_.stats.num_groups_swapped_in);
-  REQUIRE(stats.num_blocks_swapped_out == counts_.stats.num_blocks_swapped_out);
-  REQUIRE(stats.num_blocks_swapped_in == counts_.stats.num_blocks_swapped_in);
+  REQUIRE(stats.num_blocks_swapped_out + stats.num_prefix_blocks_demoted == counts_.stats.num_blocks_swapped_out);
+  REQUIRE(stats.num_blocks_swapped_in + stats.num_prefix_blocks_promoted == counts_.stats.num_blocks_swapped_in);
+  REQUIRE(stats.num_host_prefix_tokens_found <= stats.num_prefix_tokens_found);
   REQUIRE(stats.num_blocks_copied_on_write == counts_.stats.num_blocks_copied_on_write);
   REQUIRE(stats.num_tokens_recomputed == counts_.stats.num_tokens_recomputed);
   REQUIRE(stats.num_prefix_tokens_looked_up == counts_.stats.num_prefix_tokens_looked_up);
   REQUIRE(stats.num_prefix_tokens_found == counts_.stats.num_prefix_tokens_found);
-  REQUIRE((requests_.all().empty() || stats.num_partial_prefix_blocks <= stats.num_blocks_copied_on_write));
+  REQUIRE((requests_.all().empty() ||
+           stats.num_partial_prefix_blocks <= stats.num_blocks_copied_on_write + stats.num_prefix_blocks_promoted));
   cache_.check();
 }
 

@@ -29,6 +29,7 @@ struct Occurred {
   std::int64_t beam_results = 0;
   std::int64_t found_again = 0;
   std::int64_t cached_slots_checked = 0;
+  std::int64_t cached_host_slots_checked = 0;
   std::int64_t pins_refused = 0;
   std::int64_t cache_resets = 0;
   std::int64_t trees_rebuilt = 0;
@@ -63,6 +64,11 @@ struct Occurred {
     const SchedulerStats& seen = engine.scheduler().stats();
     stats.num_partial_prefix_blocks += seen.num_partial_prefix_blocks;
     stats.num_cached_blocks_evicted += seen.num_cached_blocks_evicted;
+    stats.num_prefix_blocks_demoted += seen.num_prefix_blocks_demoted;
+    stats.num_prefix_blocks_promoted += seen.num_prefix_blocks_promoted;
+    stats.num_host_prefix_tokens_found += seen.num_host_prefix_tokens_found;
+    stats.num_host_cached_blocks_evicted += seen.num_host_cached_blocks_evicted;
+    cached_host_slots_checked += engine.cache().num_host_slots_checked();
     stats.num_pins_released += seen.num_pins_released;
   }
 };
@@ -230,7 +236,12 @@ void print(const Occurred& occurred) {
       "fake engine: %lld requests found %lld tokens cached, %lld partial blocks; %lld blocks evicted, %lld pins ",
       number(occurred.found_again), number(stats.num_prefix_tokens_found), number(stats.num_partial_prefix_blocks),
       number(stats.num_cached_blocks_evicted), number(stats.num_pins_released));
-  std::printf("released for room; %lld cached slots checked\n", number(occurred.cached_slots_checked));
+  std::printf("released for room; %lld cached slots checked, %lld of them on the host\n",
+              number(occurred.cached_slots_checked), number(occurred.cached_host_slots_checked));
+  std::printf(
+      "fake engine: %lld cached blocks went to the host, %lld came back (%lld tokens), %lld were evicted there\n",
+      number(stats.num_prefix_blocks_demoted), number(stats.num_prefix_blocks_promoted),
+      number(stats.num_host_prefix_tokens_found), number(stats.num_host_cached_blocks_evicted));
 }
 
 }  // namespace
@@ -265,6 +276,11 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
                                    stats.num_partial_prefix_blocks,
                                    stats.num_cached_blocks_evicted,
                                    stats.num_pins_released,
+                                   stats.num_prefix_blocks_demoted,
+                                   stats.num_prefix_blocks_promoted,
+                                   stats.num_host_prefix_tokens_found,
+                                   stats.num_host_cached_blocks_evicted,
+                                   occurred.cached_host_slots_checked,
                                    occurred.trees_rebuilt,
                                    occurred.pool_ends,
                                    occurred.resets,
