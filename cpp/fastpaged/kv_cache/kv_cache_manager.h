@@ -73,6 +73,9 @@ class KVCacheManager {
   [[nodiscard]] std::int32_t missing_to_swap_in(std::span<BlockTable* const> tables) const {
     return missing_to_move(tables, CopyKind::kSwapIn);
   }
+  // Device blocks that have what blocks of these tables, on the host, have: they need not be copied in. One for each of
+  // those.
+  [[nodiscard]] std::vector<BlockId> device_copies_of(std::span<BlockTable* const> tables) const;
   // Blocks that these tables of one tier hold, shared ones counted once.
   [[nodiscard]] static std::int32_t num_distinct_blocks(std::span<const BlockTable* const> tables);
 

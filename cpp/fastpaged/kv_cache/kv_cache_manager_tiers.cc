@@ -76,6 +76,20 @@ std::int32_t KVCacheManager::missing_to_move(std::span<BlockTable* const> tables
   return missing;
 }
 
+std::vector<BlockId> KVCacheManager::device_copies_of(std::span<BlockTable* const> tables) const {
+  std::vector<BlockId> copies;
+  std::unordered_set<BlockId> counted;
+  for (const BlockTable* table : tables) {
+    for (const BlockId block : table->blocks()) {
+      const std::optional<BlockId> copy = device_copy_of(block);
+      if (copy && counted.insert(block).second) {
+        copies.push_back(*copy);
+      }
+    }
+  }
+  return copies;
+}
+
 // Cached blocks of the device that tables on their way in need not have copied: from being evicted by the others.
 std::vector<BlockId> KVCacheManager::hold_copies(std::span<BlockTable* const> tables, CopyKind kind) {
   std::vector<BlockId> held;

@@ -267,7 +267,8 @@ class Scheduler {
   struct Way {                       // what there is for the first in line, if some did not run any more
     std::int64_t num_sequences = 0;  // with its own
     std::int64_t num_free_blocks = 0;
-    std::int64_t num_found_in_use = 0;
+    std::int64_t num_held_blocks = 0;   // by itself, on the host
+    std::int64_t num_found_in_use = 0;  // of its own: on the device already, and held there
     Limits limits;
     std::unordered_map<BlockId, std::int32_t> found;       // how often
     std::unordered_map<BlockId, std::int32_t> given_back;  // by how many tables
