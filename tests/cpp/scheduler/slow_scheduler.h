@@ -289,9 +289,11 @@ class SlowScheduler : public SlowResults {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
     const bool holds_something = !group.held().empty();
+    group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
     const std::int64_t num_held = std::ssize(group.held());
     if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
       group.num_swapped_out += num_held;
+      forecast_.see_swapped_out(std::exchange(group.stakes, {}));
       plan.swapped_out.push_back(id);
       copied_.push_back(id);
     } else {
@@ -338,13 +340,15 @@ class SlowScheduler : public SlowResults {
       }
       groups().at(id).num_swapped_in += std::ssize(groups().at(id).held());
       memory.swap(groups().at(id), GroupState::kRunning);
+      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), std::ssize(groups().at(id).held()));
       plan.swapped_in.push_back(id);
       copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
     in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
-    adopt(id, found);
+    const std::int64_t num_found = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found, 0);
     go_on(id);
   }
 

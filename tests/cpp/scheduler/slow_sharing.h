@@ -126,7 +126,8 @@ class SlowSharing : public SlowBooks {
     });
   }
 
-  void adopt(GroupId id, const Matches& found) {
+  // Returns how many tokens that was.
+  std::int64_t adopt(GroupId id, const Matches& found) {
     SlowGroup& group = groups().at(id);
     std::int64_t num_tokens = 0;
     for (const auto& [branch_id, match] : found) {
@@ -144,6 +145,7 @@ class SlowSharing : public SlowBooks {
       stats.num_prefix_tokens_looked_up += looks(group) ? group.branches.begin()->second.prompt : 0;
       stats.num_prefix_tokens_found += num_tokens;
     }
+    return num_tokens;
   }
 
   // After a step: this branch, and if there is anything new, the others of its group.

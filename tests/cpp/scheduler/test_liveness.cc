@@ -127,6 +127,19 @@ TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, b
   }
 }
 
+TEST_CASE("with windows in which who came back is kept, by cost: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  for (const std::int32_t steps : {1, 8}) {
+    CAPTURE(steps);
+    policy.resume_grace_steps = steps;
+    CHECK(play_traces(policy, bound_of_one_line).preemptions > 300);
+  }
+  policy.swapped_before_waiting = true;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
 TEST_CASE("swapped before waiting: everyone ends in time, too") {
   SchedulerPolicy policy;
   policy.swapped_before_waiting = true;
