@@ -49,7 +49,9 @@ class Cell:
 class Bench:
     """An engine with its profile, and room in the KV pool for `kv_bytes`."""
 
-    def __init__(self, model: str, threads: int, max_num_seqs: int, kv_bytes: int) -> None:
+    def __init__(
+        self, model: str, threads: int, max_num_seqs: int, kv_bytes: int, kv_cache_dtype: str = "auto"
+    ) -> None:
         self.threads = threads
         self._llm = LLM(
             model,
@@ -57,6 +59,7 @@ class Bench:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=_TOKENS_IN_A_STEP,
             kv_cache_memory_bytes=kv_bytes,
+            kv_cache_dtype=kv_cache_dtype,
             swap_space=0,
             skip_tokenizer_init=True,
             packed_cache=False,  # whose writer would use memory while steps are timed
@@ -65,7 +68,7 @@ class Bench:
         self._profile = StepProfile()
         self._profile.attach(self.engine)
         self._next_id = 0
-        fill_with_noise(self.engine.worker.kv_memory.array)
+        fill_with_noise(self.engine.worker.kv_memory)
 
     def close(self) -> None:
         """Frees the engine."""

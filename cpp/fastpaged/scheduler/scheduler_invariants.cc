@@ -30,6 +30,7 @@ bool is_branch_of(const SequenceGroup& group, const Sequence* sequence) {
 }  // namespace
 
 void Scheduler::check_invariants() const {
+  invariant(all_released(), kRefusedRelease);
   kv_cache_.check_invariants();
   waiting_.check_invariants();
   running_.check_invariants();
@@ -41,6 +42,7 @@ void Scheduler::check_invariants() const {
     invariant(group.id == id, "Scheduler: a group under another's id");
     check_group(group);
   }
+  check_deadlines();
   for (const ForcedPreemption& forced : forced_) {
     invariant(groups_.contains(forced.id), "Scheduler: told to preempt a group that has gone");
   }
@@ -51,6 +53,23 @@ void Scheduler::check_invariants() const {
   }
   check_rows();
   check_blocks();
+}
+
+void Scheduler::check_deadlines() const {
+  std::size_t num_deadlines = 0;
+  std::size_t num_queue_deadlines = 0;
+  for (const auto& [id, group] : groups_) {
+    if (group.deadline != kNoDeadline) {
+      ++num_deadlines;
+      invariant(deadlines_.contains({group.deadline, group.arrival, id}), "Scheduler: lost a deadline");
+    }
+    if (group.queue_deadline != kNoDeadline && !group.was_let_in) {
+      ++num_queue_deadlines;
+      invariant(queue_deadlines_.contains({group.queue_deadline, group.arrival, id}), "Scheduler: lost a time-out");
+    }
+  }
+  invariant(deadlines_.size() == num_deadlines && queue_deadlines_.size() == num_queue_deadlines,
+            "Scheduler: a deadline of a group that has gone, or was let in");
 }
 
 void Scheduler::check_rows() const {

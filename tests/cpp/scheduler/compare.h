@@ -40,7 +40,11 @@ inline void check_event(const SequenceEvent& event, const SequenceEvent& expecte
 
 inline void check_group(const SequenceGroup& group, const SlowGroup& expected) {
   REQUIRE(group.state == expected.state);
+  REQUIRE(group.aged == expected.aged);
   REQUIRE(group.num_preemptions == expected.num_preemptions);
+  REQUIRE(group.num_tokens_recomputed == expected.num_recomputed);
+  REQUIRE(group.num_blocks_swapped_out == expected.num_swapped_out);
+  REQUIRE(group.num_blocks_swapped_in == expected.num_swapped_in);
   REQUIRE(group.num_sequences() == expected.size());
   std::size_t index = 0;
   for (const auto& [id, branch] : expected.branches) {

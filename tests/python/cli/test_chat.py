@@ -238,7 +238,8 @@ def test_every_command_has_every_engine_option_under_its_field_s_name(start: lis
         "tokenizer": "t", "revision": "v1", "download_dir": "d", "load_format": "gguf", "dtype": "float32",
         "max_model_len": -1, "block_size": 8, "num_blocks": 9, "kv_cache_memory_bytes": 1000, "max_num_seqs": 3,
         "max_num_batched_tokens": 64, "swap_space": 0.5, "preemption_mode": "swap", "num_threads": 2, "isa": "scalar",
-        "pinned_prefix_budget": 0.5,
+        "pinned_prefix_budget": 0.5, "resume_grace_steps": 2, "prefill_share": 64, "scheduling_policy": "priority",
+        "ageing_steps": 9, "queue_timeout": 1.5, "max_num_queued_requests": 7, "max_num_queued_tokens": 700,
     }  # fmt: skip
     assert {*values, "packed_cache", "async_scheduling", "enable_prefix_caching"} == set(ENGINE_FIELDS)
     options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]
