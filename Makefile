@@ -26,7 +26,7 @@ phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
 .PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
   lint exact kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
-  bench-two-engines clean
+  bench-two-engines bench-kv-split bench-pressure clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
@@ -38,7 +38,8 @@ help:
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
-	@echo 'make bench-two-engines  do two engines leave each other the cores?'
+	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
+	@echo 'make bench-kv-split  where the slots of the KV pool go'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -193,6 +194,12 @@ TRACES ?=
 
 bench-prefixes: $(DEMO)/.bench
 	$(call phase,Prefix caching on traces) $(DEMO)/bin/python bench/prefix_replay.py $(if $(TRACES),--trace-dir $(TRACES))
+
+bench-kv-split: $(DEMO)/.bench
+	$(call phase,Where the slots of the KV pool go) $(DEMO)/bin/python bench/kv_split.py $(if $(TRACES),--trace-dir $(TRACES))
+
+bench-pressure: $(DEMO)/.bench
+	$(call phase,Overload: swap or recompute) $(DEMO)/bin/python bench/pressure.py $(if $(TRACES),--traces $(TRACES))
 
 bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)

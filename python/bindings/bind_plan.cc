@@ -140,6 +140,15 @@ std::vector<SequenceId> scheduled_sequences(const SchedulerOutput& plan) {
   return ids;
 }
 
+std::vector<std::pair<std::int32_t, std::int32_t>> result_counts(const SchedulerOutput& plan) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> counts;
+  counts.reserve(plan.scheduled.size());
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    counts.emplace_back(scheduled.num_scores, scheduled.num_draws);
+  }
+  return counts;
+}
+
 const char* name_of(CopyKind kind) {
   return kind == CopyKind::kSwapOut ? "swap_out" : kind == CopyKind::kSwapIn ? "swap_in" : "copy_on_write";
 }
@@ -246,6 +255,20 @@ void bind_events(py::module_& m) {
       .def_property_readonly("packed", &packed);
 }
 
+// As arguments of SamplingParams; None without beams.
+py::object beams_of(const SamplingParams& params) {
+  if (!params.beam) {
+    return py::none();
+  }
+  const BeamParams& beam = *params.beam;
+  const py::object early_stopping = beam.early_stopping == EarlyStopping::kNever
+                                        ? py::object(py::str("never"))
+                                        : py::object(py::bool_(beam.early_stopping == EarlyStopping::kYes));
+  return py::dict(py::arg("beam_width") = beam.width, py::arg("length_penalty") = beam.length_penalty,
+                  py::arg("early_stopping") = early_stopping, py::arg("num_candidates") = beam.num_candidates,
+                  py::arg("has_stop_strings") = beam.has_stop_strings);
+}
+
 void bind_request(py::module_& m) {
   py::class_<SamplingParams>(m, "SamplingParams")
       .def(py::init(&make_sampling_params), py::kw_only(), py::arg("temperature"), py::arg("top_p"), py::arg("top_k"),
@@ -255,7 +278,10 @@ void bind_request(py::module_& m) {
            py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
            py::arg("num_prompt_logprobs") = py::none(), py::arg("beam_width") = py::none(),
            py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0,
-           py::arg("has_stop_strings") = false);
+           py::arg("has_stop_strings") = false)
+      .def_property_readonly("scores_prompt",
+                             [](const SamplingParams& params) { return params.num_prompt_logprobs.has_value(); })
+      .def_property_readonly("beams", &beams_of);
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)
@@ -296,6 +322,7 @@ void bind_plan(py::module_& m) {
   py::class_<SchedulerOutput>(m, "SchedulerOutput")
       .def_property_readonly("scheduled", &scheduled_rows)
       .def_property_readonly("scheduled_sequences", &scheduled_sequences)
+      .def_property_readonly("result_counts", &result_counts)
       .def_property_readonly("copies", &copy_rows)
       .def_readonly("preempted", &SchedulerOutput::preempted)
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)

@@ -44,12 +44,15 @@ py::array block_tables_view(const py::object& self) {
   return view_of(batch.block_tables, {std::ssize(batch.context_lens), batch.max_blocks_per_sequence}, self);
 }
 
-std::unique_ptr<Scheduler> make_scheduler(
-    const py::object& num_blocks, const py::object& block_size, const py::object& max_num_seqs,
-    const py::object& max_num_batched_tokens, const py::object& max_model_len, const py::object& max_num_rows,
-    const py::object& num_host_blocks, const std::optional<SchedulerPolicy>& policy, const py::object& prefix_caching,
-    const py::object& max_pinned_blocks, const py::object& prefix_hash_mask,
-    const std::optional<PreemptionCosts>& costs, const py::object& host_prefix_tier) {
+std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py::object& block_size,
+                                          const py::object& max_num_seqs, const py::object& max_num_batched_tokens,
+                                          const py::object& max_model_len, const py::object& max_num_rows,
+                                          const py::object& num_host_blocks,
+                                          const std::optional<SchedulerPolicy>& policy,
+                                          const py::object& prefix_caching, const py::object& max_pinned_blocks,
+                                          const py::object& prefix_hash_mask,
+                                          const std::optional<PreemptionCosts>& costs,
+                                          const py::object& host_prefix_tier, const py::object& max_cache_events) {
   SchedulerConfig config;
   config.num_blocks = int_arg<std::int32_t>(num_blocks, "num_blocks");
   config.block_size = int_arg<std::int32_t>(block_size, "block_size");
@@ -64,6 +67,7 @@ std::unique_ptr<Scheduler> make_scheduler(
   config.prefix_hash_mask = int_arg<std::uint64_t>(prefix_hash_mask, "prefix_hash_mask");
   config.costs = costs.value_or(PreemptionCosts{});
   config.host_prefix_tier = bool_arg(host_prefix_tier, "host_prefix_tier");
+  config.max_cache_events = int_arg<std::int64_t>(max_cache_events, "max_cache_events");
   return std::make_unique<Scheduler>(config);
 }
 
@@ -173,7 +177,7 @@ void bind_scheduler(py::module_& m) {
            py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none(),
            py::arg("prefix_caching") = false, py::arg("max_pinned_blocks") = 0,
            py::arg("prefix_hash_mask") = ~std::uint64_t{0}, py::arg("costs") = py::none(),
-           py::arg("host_prefix_tier") = false)
+           py::arg("host_prefix_tier") = false, py::arg("max_cache_events") = 0)
       .def("add", &add, py::arg("group_id"), py::arg("prompt_token_ids"), py::arg("sampling"), py::arg("max_tokens"),
            py::arg("stop_token_ids"), py::arg("num_samples") = 1, py::arg("cache_root") = "",
            py::arg("skip_prefix_cache") = false, py::arg("priority") = 0, py::arg("deadline_ns") = kNoDeadline,
@@ -217,6 +221,9 @@ void bind_scheduler(py::module_& m) {
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));
   bind_sizes(scheduler);
   bind_prefixes(m, scheduler);
+  bind_snapshot(m, scheduler);
+  bind_recording(scheduler);
+  bind_quarantine(m, scheduler);
   bind_batch(m);
 }
 

@@ -17,6 +17,7 @@ from fastpaged._core_machine import measure_read as measure_read
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import Quarantine as Quarantine
 from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
@@ -24,6 +25,14 @@ from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
 from fastpaged._core_plan import SchedulerStats as SchedulerStats
 from fastpaged._core_plan import SequenceEvent as SequenceEvent
 from fastpaged._core_plan import StepEvents as StepEvents
+from fastpaged._core_snapshot import BlockBill as BlockBill
+from fastpaged._core_snapshot import CacheEvent as CacheEvent
+from fastpaged._core_snapshot import KVSnapshot as KVSnapshot
+from fastpaged._core_snapshot import PinnedPrefix as PinnedPrefix
+from fastpaged._core_snapshot import PinUse as PinUse
+from fastpaged._core_snapshot import RequestUse as RequestUse
+from fastpaged._core_snapshot import SlotSplit as SlotSplit
+from fastpaged._core_snapshot import TierUse as TierUse
 
 __version__: str
 
@@ -255,14 +264,6 @@ class Batch:
     block_tables: Final[npt.NDArray[np.int32]]
     sample_rows: Final[npt.NDArray[np.int32]]
 
-class PinnedPrefix:
-    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
-
-    id: Final[int]
-    num_tokens: Final[int]
-    num_blocks: Final[int]
-    num_held_blocks: Final[int]
-
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
 
@@ -287,10 +288,12 @@ class Scheduler:
         prefix_hash_mask: int = ...,
         costs: PreemptionCosts | None = None,
         host_prefix_tier: bool = False,
+        max_cache_events: int = 0,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
         of the rows above it, each beside one of its own. 0 is no limit.
-        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks."""
+        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks.
+        max_cache_events: kept until they are taken; 0: none."""
     def add(
         self,
         group_id: int,
@@ -348,6 +351,18 @@ class Scheduler:
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
         """update() with tokens from elsewhere, plan.num_results of them; None for a row whose logits held a NaN. The
         token of a row that scores the prompt is not looked at."""
+    def update_rows(
+        self,
+        plan: SchedulerOutput,
+        token_ids: Sequence[int],
+        failed_rows: Sequence[int] = ...,
+        candidates: Sequence[Sequence[tuple[int, float]]] = ...,
+    ) -> StepEvents:
+        """The same where there may be beams. candidates: (token, logprob) of each row, best first; none if there are no
+        beams."""
+    def cached_blocks(self) -> tuple[Ints, Ints, Ints]:
+        """What the prefix cache has, in order of block: blocks [n], parents [n], tokens [n, block_size]. A parent is a
+        block, or a root: -1, -2, ..."""
     def has_unfinished(self) -> bool: ...
     num_waiting: Final[int]
     num_running: Final[int]
@@ -369,8 +384,21 @@ class Scheduler:
     def sequences(self, group_id: int) -> list[int]:
         """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
+    def snapshot(self) -> KVSnapshot:
+        """Read off the tables now. Releases the GIL."""
+    def slot_splits(self) -> tuple[SlotSplit, SlotSplit]:
+        """The snapshot's of device and host, alone."""
+    def take_cache_events(self) -> tuple[list[CacheEvent], int]:
+        """Those since the last time, and how many older ones were dropped beyond max_cache_events."""
+    max_cache_events: Final[int]
     def request_cost(self, group_id: int) -> RequestCost:
         """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
+    def quarantine(self) -> Quarantine:
+        """After a broken invariant: finds what is wrong, fails those it concerns, takes their blocks out of circulation
+        and drops the plan. If nothing is found, nothing changes."""
+    num_quarantined_blocks: Final[int]
+    def _give_back_too_early(self, group_id: int) -> None:
+        """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:

@@ -71,6 +71,17 @@ class RequestCost:
     num_blocks_swapped_out: Final[int]
     num_blocks_swapped_in: Final[int]
 
+class Quarantine:
+    """What was wrong after a broken invariant, a line each, and who had to go for it. Read-only.
+
+    found: empty if nothing was wrong. failed: group ids of requests that have gone, with no event. events: of the
+        others, from an update() that raised, whose rows are those of the result it was given.
+    """
+
+    found: Final[list[str]]
+    failed: Final[list[int]]
+    events: Final[StepEvents]
+
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
 
@@ -125,6 +136,10 @@ class SamplingParams:
             beam_width. has_stop_strings: Scheduler.finish_beams() says after each step which beams have stopped, and
             only then is it asked whether the search is over.
         """
+    scores_prompt: Final[bool]
+    @property
+    def beams(self) -> dict[str, int | float | bool | str] | None:
+        """The arguments from beam_width on; None without one."""
 
 class FinishReason:
     """Enum: STOP, LENGTH, ABORT, ERROR, DEADLINE, QUEUE_TIMEOUT."""
@@ -187,6 +202,9 @@ class SchedulerOutput:
     @property
     def scheduled_sequences(self) -> list[int]:
         """The sequence ids, in the order of scheduled."""
+    @property
+    def result_counts(self) -> list[tuple[int, int]]:
+        """(scores, draws) of each: how many of the sampler's results are its own, in that order."""
     @property
     def copies(self) -> list[tuple[str, int, int, int]]:
         """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
@@ -26,14 +25,17 @@ from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLost
 from fastpaged.outputs import BeamSearchOutput
 from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
-from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
+    from fastpaged.kv_events import KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.outputs import RequestOutput
+    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
     from fastpaged.tokenizer.chat_messages import ChatMessage
 
@@ -254,6 +256,15 @@ class LLM(SaysWhyAbsent):
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix: True. Pinned ones stay pinned, and are kept again once they are computed."""
         return self._open_engine().reset_prefix_cache()
+
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory now: print() it, or see its fields and to_dict()."""
+        return self._open_engine().kv_snapshot()
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call, at most the last MAX_KV_EVENTS of it.
+        InvalidRequestError without kv_events=True."""
+        return self._open_engine().kv_events()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

@@ -34,6 +34,9 @@
 // where there is room for all that it and those that run may take within the window, and while the window lasts nobody
 // is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
 // all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
+// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
+// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
+// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -62,12 +65,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "fastpaged/scheduler/kv_snapshot.h"
+#include "fastpaged/scheduler/preemption_forecast.h"
 #include "fastpaged/scheduler/prefix_pins.h"
+#include "fastpaged/scheduler/quarantine.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
 #include "fastpaged/scheduler/scheduler_policy.h"
@@ -81,7 +88,7 @@ namespace fastpaged {
 struct SchedulerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_size = 16;
-  std::int32_t num_host_blocks = 0;  // for swapped groups
+  std::int32_t num_host_blocks = 0;  // for swapped groups, and for what the prefix cache evicts
   std::int32_t max_num_seqs = 256;
   std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
@@ -89,9 +96,9 @@ struct SchedulerConfig {
   bool prefix_caching = false;
   std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
+  std::int64_t max_cache_events = 0;                   // kept until take_cache_events(); 0: none
   PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
-  bool host_prefix_tier =
-      false;  // cached blocks that are evicted go to the host pool's free blocks, and are found there
+  bool host_prefix_tier = false;  // cached blocks that are evicted go to the host pool, and are found there
   SchedulerPolicy policy = {};
 };
 
@@ -154,8 +161,8 @@ class Scheduler {
   [[nodiscard]] std::int64_t num_logical_blocks() const;
   [[nodiscard]] std::int64_t num_physical_blocks() const;
 
-  // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
-  // recomputed, for nobody knows whether the copies were run.
+  // A plan that was never updated is forgotten: its tokens are planned anew. Nobody knows whether its copies were run:
+  // whoever has computed tokens where they wrote is recomputed, and what was cached there is forgotten.
   // now: see Nanoseconds; without it the time stands still. Throws std::invalid_argument if it goes back.
   [[nodiscard]] SchedulerOutput schedule(Nanoseconds now);
   [[nodiscard]] SchedulerOutput schedule() { return schedule(now_); }
@@ -181,6 +188,20 @@ class Scheduler {
   // Also of one that has ended, at least until the update() after the one that has said so; else nothing.
   [[nodiscard]] RequestCost request_cost(GroupId id) const;
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
+  // What became of the prefix cache's contents since the last time; nothing without max_cache_events.
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return kv_cache_.take_cache_events(); }
+  // Read off the tables now: O(blocks + entries of tables), and with snapshot() the tokens of cached blocks.
+  [[nodiscard]] KVSnapshot snapshot() const;
+  struct SlotSplits {
+    SlotSplit device, host;
+  };
+  [[nodiscard]] SlotSplits slot_splits() const;  // snapshot()'s alone, which is cheaper
+  // After a broken invariant: out of schedule(), of update(), of the building of the plan's batch, or of
+  // check_invariants(). Finds what is wrong, fails those that it concerns, and them alone, takes the blocks concerned
+  // out of circulation for good, forgets what was cached of them, and drops the plan. Then all invariants hold, and the
+  // others go on. If nothing is found, it changes nothing.
+  Quarantine quarantine();
+  [[nodiscard]] std::int32_t num_quarantined_blocks() const;  // of both tiers
   void check_invariants() const;
 
  private:
@@ -197,9 +218,7 @@ class Scheduler {
   };
   [[nodiscard]] SequenceGroup* next_in_line() const;
   [[nodiscard]] bool may_enter(const SequenceGroup& group, const RunningNeeds& running);
-  [[nodiscard]] bool fits_budget(const SequenceGroup& group) const;
   bool enter(SequenceGroup& group);  // false: it does not run after all
-  [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
@@ -215,7 +234,54 @@ class Scheduler {
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
-  void release_pins_for(std::int64_t num_blocks);
+  void release_pins_for(const SequenceGroup& swapped);
+
+  // scheduler_tiers.cc
+  void weigh_evictions();
+  void distrust_copies();
+  void count_moved_prefixes();
+
+  // scheduler_shares.cc
+  struct Limits {  // of a plan in the making, or of one without some who are planned
+    std::int32_t budget = 0;
+    std::int32_t cut = 0;  // tokens of prompts that have only a share
+    std::int32_t spare_rows = 0;
+  };
+  struct Chunk {
+    std::int32_t num_tokens = 0;
+    bool is_cut = false;
+  };
+  [[nodiscard]] bool shares_prefills() const {
+    return config_.policy.prefill_share > 0 && config_.policy.chunked_prefill;
+  }
+  [[nodiscard]] std::int32_t most_tokens_at_once() const;
+  void share_among_running();
+  void share_among_line();
+  [[nodiscard]] Limits plan_limits() const;
+  [[nodiscard]] Chunk chunk_of(const SequenceGroup& group, const Sequence& sequence, const Limits& limits) const;
+  [[nodiscard]] bool fits_plan(const SequenceGroup& group, const Limits& limits) const;
+  void note_cut(SequenceGroup& group);
+  void hand_out_rest();
+  void hand_out_rest(SequenceGroup& group, Sequence& sequence, bool shares);
+
+  // scheduler_priorities.cc
+  struct Way {                       // what there is for the first in line, if some did not run any more
+    std::int64_t num_sequences = 0;  // with its own
+    std::int64_t num_free_blocks = 0;
+    std::int64_t num_found_in_use = 0;
+    Limits limits;
+    std::unordered_map<BlockId, std::int32_t> found;       // how often
+    std::unordered_map<BlockId, std::int32_t> given_back;  // by how many tables
+  };
+  [[nodiscard]] bool may_age(const SequenceGroup& group) const;
+  [[nodiscard]] Timetable::Entry ageing_of(const SequenceGroup& group) const;
+  void join_line(SequenceGroup& group);
+  void leave_line(SequenceGroup& group);
+  void age_line();
+  bool make_way_for(const SequenceGroup& group);
+  [[nodiscard]] Way way_of(const SequenceGroup& group) const;
+  void clear_way(const SequenceGroup& victim, Way& way) const;
+  [[nodiscard]] bool is_clear(const SequenceGroup& group, const Way& way, std::size_t num_running) const;
 
   // scheduler_deadlines.cc
   void set_deadlines(const SequenceGroup& group);
@@ -227,11 +293,12 @@ class Scheduler {
   [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] std::int64_t missing_blocks_to_come(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] std::int32_t growth(const SequenceGroup& group, const Sequence& sequence, std::int32_t steps) const;
-  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps) const;
+  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps, std::size_t num_running) const;
   void add_needs(const SequenceGroup& group, RunningNeeds& needs) const;
-  [[nodiscard]] std::int64_t spare_blocks(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] std::int64_t blocks_beside(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] std::int64_t more_blocks(const SequenceGroup& group, std::int32_t steps) const;
   [[nodiscard]] bool counts_needs(std::int32_t steps) const { return config_.policy.counts_running_needs || steps > 0; }
-  [[nodiscard]] std::int32_t steps_kept() const;
+  [[nodiscard]] std::int32_t steps_kept(std::size_t num_running) const;
   [[nodiscard]] bool is_kept(const SequenceGroup& group) const { return group.kept_until >= plan_.step(); }
   [[nodiscard]] SequenceGroup& victim_for(const SequenceGroup& group) const;
 
@@ -244,8 +311,7 @@ class Scheduler {
   void preempt_for_room(SequenceGroup& group);
   void move_out(SequenceGroup& group, PreemptionMode mode);
   [[nodiscard]] bool wants_swap(const SequenceGroup& group, PreemptionMode mode) const;
-  [[nodiscard]] bool swap_is_cheaper(const SequenceGroup& group) const;
-  void distrust_copies();
+  [[nodiscard]] PreemptionStakes stakes_of(const SequenceGroup& group) const;
 
   [[nodiscard]] RequestQueue& queue_of(GroupState state);
   [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
@@ -254,6 +320,8 @@ class Scheduler {
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
   // scheduler_results.cc
+  void take_planned(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                    std::vector<SequenceEvent>& events);
   void take_results(const PlannedSequence& planned, std::span<const SampledToken> results, std::int32_t first_result,
                     std::vector<SequenceEvent>& events);
   void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
@@ -267,6 +335,28 @@ class Scheduler {
   void move_beams(SequenceGroup& group, std::span<const BeamSearch::Continuation> live);
   Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
   void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
+
+  // scheduler_snapshot.cc
+  [[nodiscard]] std::vector<const SequenceGroup*> groups_by_arrival() const;
+  [[nodiscard]] TierUse tier_use(Tier tier) const;
+  void fill_slots(TierUse& use, Tier tier) const;
+  void fill_holders(KVSnapshot& snapshot) const;
+  void fill_hashes(KVSnapshot& snapshot) const;
+  // scheduler_quarantine.cc
+  struct Holders {  // of each block: how many tables list it
+    std::vector<std::int32_t> on_device, on_host;
+  };
+  struct Broken {
+    GroupId id = 0;
+    std::string what;
+  };
+  static constexpr std::string_view kRefusedRelease = "Scheduler: a request that ended found one of its blocks free";
+  [[nodiscard]] bool all_released() const { return kv_cache_.num_refused_releases() == num_refused_releases_; }
+  [[nodiscard]] bool is_broken(GroupId id) const;
+  [[nodiscard]] Holders count_holders() const;
+  void find_broken_groups(const KVCacheManager::Faults& faults);
+  void find_broken_plans();
+  void put_in_order();
 
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
@@ -285,14 +375,17 @@ class Scheduler {
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
-  std::vector<std::int32_t> beam_rows_;  // update()'s: results of those live beams of a group that it has passed
+  std::int32_t cut_limit_ = 0;            // most tokens of prompts that have only a share of the plan in the making
+  std::vector<SequenceGroup*> prefills_;  // those that run and do not decode, while they are planned
+  std::vector<SequenceGroup*> cut_;       // planned for less than they could do, while others are
+  std::vector<std::int32_t> beam_rows_;   // update()'s: results of those live beams of a group that it has passed
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
   std::vector<GroupId> swapped_in_;
   std::vector<GroupId> let_in_;
   std::vector<std::pair<GroupId, std::int32_t>> cached_;
-  std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
+  std::vector<BlockCopy> plan_copies_;
   std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
   bool swapped_for_room_ = false;  // then no swapped group comes back by this plan
 
@@ -313,12 +406,17 @@ class Scheduler {
   std::int64_t found_when_stalled_ = 0;
   std::uint64_t gains_when_stalled_ = 0;
 
+  Timetable ageing_;  // of those in line, by steps
   Timetable deadlines_;
   Timetable queue_deadlines_;  // of those that were never let in
   std::vector<ForcedPreemption> forced_;
   // Of those that were preempted and have ended since the last update(), and before it, since the one before.
   std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;
-  std::vector<SequenceEvent> ended_;  // while planning, not reported yet
+  PreemptionForecast forecast_;
+  std::vector<Broken> broken_;                // groups that an update() could not carry on, or a quarantine() found
+  std::int64_t num_refused_releases_ = 0;     // of which quarantine() knows
+  std::vector<SequenceEvent> spared_events_;  // of that update(), of the others
+  std::vector<SequenceEvent> ended_;          // while planning, not reported yet
   SchedulerStats stats_;
   Nanoseconds now_ = 0;
   std::int64_t next_arrival_ = 0;

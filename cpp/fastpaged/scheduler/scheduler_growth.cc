@@ -40,9 +40,9 @@ std::int32_t Scheduler::growth(const SequenceGroup& group, const Sequence& seque
                    config_.max_model_len - 1 - sequence.num_tokens()});
 }
 
-Scheduler::RunningNeeds Scheduler::needs_of_running(std::int32_t steps) const {
+Scheduler::RunningNeeds Scheduler::needs_of_running(std::int32_t steps, std::size_t num_running) const {
   RunningNeeds needs = {.steps = steps, .num_blocks = 0, .most_branches = 0};
-  for (std::size_t i = 0; counts_needs(steps) && i < running_.size(); ++i) {
+  for (std::size_t i = 0; counts_needs(steps) && i < num_running; ++i) {
     add_needs(running_[i], needs);
   }
   return needs;
@@ -53,18 +53,23 @@ void Scheduler::add_needs(const SequenceGroup& group, RunningNeeds& needs) const
   needs.most_branches = std::max(needs.most_branches, group.num_counted());
 }
 
-// Free blocks that this group may have beside those that run. With block_per_branch whoever decodes asks
-// for as many free ones as it has branches, whatever it takes of them.
-std::int64_t Scheduler::spare_blocks(const SequenceGroup& group, const RunningNeeds& running) const {
-  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running.num_blocks;
+// Blocks that must stay free beside those that this group takes as it comes in: those that run will take them. With
+// block_per_branch whoever decodes asks for as many free ones as it has branches, whatever it takes of them.
+std::int64_t Scheduler::blocks_beside(const SequenceGroup& group, const RunningNeeds& running) const {
   const bool per_branch = config_.policy.block_per_branch && running.steps > 0;
-  return spare - (per_branch ? std::max(running.most_branches, group.num_counted()) : 0);
+  return running.num_blocks + (per_branch ? std::max(running.most_branches, group.num_counted()) : 0);
 }
 
-// How many steps after this one the last window lasts.
-std::int32_t Scheduler::steps_kept() const {
+// Beside those that it held, of a swapped group.
+std::int64_t Scheduler::more_blocks(const SequenceGroup& group, std::int32_t steps) const {
+  const bool per_branch = config_.policy.block_per_branch && steps == 0;
+  return per_branch ? group.num_sequences() : missing_blocks(group, steps);
+}
+
+// How many steps after this one the last window lasts, of the first num_running groups that run.
+std::int32_t Scheduler::steps_kept(std::size_t num_running) const {
   std::uint64_t last = plan_.step();
-  for (std::size_t i = 0; config_.policy.resume_grace_steps > 0 && i < running_.size(); ++i) {
+  for (std::size_t i = 0; config_.policy.resume_grace_steps > 0 && i < num_running; ++i) {
     last = std::max(last, running_[i].kept_until);
   }
   return static_cast<std::int32_t>(last - plan_.step());

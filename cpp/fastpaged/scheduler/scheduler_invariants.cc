@@ -30,6 +30,7 @@ bool is_branch_of(const SequenceGroup& group, const Sequence* sequence) {
 }  // namespace
 
 void Scheduler::check_invariants() const {
+  invariant(all_released(), kRefusedRelease);
   kv_cache_.check_invariants();
   waiting_.check_invariants();
   running_.check_invariants();

@@ -15,16 +15,22 @@ SchedulerOutput Scheduler::schedule(Nanoseconds now) {
     return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
   });
   now_ = now;
+  kv_cache_.start_step(plan_.step() + 1);
+  invariant(all_released(), kRefusedRelease);
   distrust_copies();
+  plan_copies_.clear();
   end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
   plan_.start(config_.max_num_batched_tokens, spare_rows);
+  age_line();
   preempt_as_told();
   plan_running();
   let_in();
+  hand_out_rest();
   SchedulerOutput output = plan_.output();
   output.copies = kv_cache_.take_copies();
+  plan_copies_ = output.copies;
   output.preempted = preempted_;
   output.swapped_out = swapped_out_;
   output.swapped_in = swapped_in_;
@@ -51,18 +57,30 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
         break;
     }
   }
+  count_moved_prefixes();
 }
 
 void Scheduler::plan_running() {
-  for (const bool decodes : {true, false}) {
-    // Groups leave from the back, or it is the one at i itself that leaves: an index stays good.
-    std::size_t i = 0;
-    while (i < running_.size() && plan_.budget() > 0) {
-      SequenceGroup& group = running_[i];
-      const bool runs_on = group.decodes() != decodes || (decodes ? plan_decode(group) : plan_prefill(group));
-      i += runs_on ? 1 : 0;
+  prefills_.clear();
+  // Groups leave from behind the one at i, or it is that one itself that leaves: an index stays good.
+  for (std::size_t i = 0; i < running_.size() && plan_.budget() > 0;) {
+    SequenceGroup& group = running_[i];
+    const bool decodes = group.decodes();
+    if (!decodes) {
+      prefills_.push_back(&group);
+    }
+    i += !decodes || plan_decode(group) ? 1 : 0;
+  }
+  share_among_running();
+  for (SequenceGroup* group : prefills_) {
+    if (plan_.budget() == 0) {
+      break;
+    }
+    if (group->state == GroupState::kRunning) {  // nobody is gone for good but by its own doing
+      plan_prefill(*group);
     }
   }
+  share_among_line();
 }
 
 bool Scheduler::plan_decode(SequenceGroup& group) {
@@ -88,14 +106,17 @@ bool Scheduler::plan_decode(SequenceGroup& group) {
 bool Scheduler::plan_prefill(SequenceGroup& group) {
   for (std::size_t i = 0; i < group.sequences.size();) {
     Sequence& sequence = *group.sequences[i];
-    const std::int32_t num_tokens = chunk_of(group, sequence);
+    const auto [num_tokens, is_cut] = chunk_of(group, sequence, plan_limits());
     const Room room = num_tokens == 0 ? Room::kThere : make_room(group, sequence, num_tokens);
     if (room == Room::kGroupGone) {
       return false;
     }
     if (room == Room::kThere) {
       if (num_tokens > 0) {
-        plan_.add(group, sequence, num_tokens);
+        plan_.add(group, sequence, num_tokens, is_cut);
+      }
+      if (shares_prefills() && num_tokens < group.num_prefill_tokens(sequence)) {
+        note_cut(group);
       }
       ++i;
     }
@@ -103,30 +124,12 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
   return true;
 }
 
-std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& sequence) const {
-  const std::int32_t wanted = group.num_prefill_tokens(sequence);
-  if (wanted == 0 || (!config_.policy.chunked_prefill && wanted > plan_.budget())) {
-    return 0;
-  }
-  const std::int32_t threshold = config_.policy.long_prefill_token_threshold;
-  const std::int32_t allowed = std::min(wanted, plan_.budget());
-  return sequence.most_tokens(threshold > 0 ? std::min(allowed, threshold) : allowed,
-                              1 + std::int64_t{plan_.spare_rows()});
-}
-
 // Grows the sequence's table for num_tokens more, whoever has to go for it.
 Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   const std::int32_t first_token = sequence.num_computed_tokens();
-  for (;;) {
-    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
-    if (kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
-      if (kv_cache_.copies().num_blocks() > copies_before) {
-        copied_.push_back(group.id);
-      }
-      return Room::kThere;
-    }
+  while (!kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
-    if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
+    if (num_held_blocks(group) + missing > kv_cache_.num_usable_blocks()) {
       return end_at_ceiling(group, sequence);
     }
     if (running_.size() == 1 && pins_.release_oldest()) {
@@ -139,6 +142,7 @@ Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, s
       return Room::kGroupGone;
     }
   }
+  return Room::kThere;
 }
 
 // The paper's rule: a free block for each branch, needed or not. A group alone asks only for what it needs.
@@ -175,38 +179,44 @@ void Scheduler::let_in() {
     return;
   }
   std::optional<RunningNeeds> running;  // summed up once or twice, or a step that lets in many would take their square
-  std::int32_t steps_kept = this->steps_kept();
-  while (plan_.budget() > 0) {
+  std::int32_t steps_kept = this->steps_kept(running_.size());
+  const auto steps_for = [&](const SequenceGroup& group) {
+    return group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept;
+  };
+  while (plan_.budget() > 0 || config_.policy.by_priority) {
     SequenceGroup* group = next_in_line();
     if (group == nullptr) {
       return;
     }
-    const bool returns = group->num_preemptions > 0;
-    const std::int32_t steps = returns ? config_.policy.resume_grace_steps : steps_kept;
-    if (!running || running->steps != steps) {
-      running = needs_of_running(steps);
-    }
-    if (!may_enter(*group, *running)) {
-      return;
+    if (plan_.budget() > 0 && (!running || running->steps != steps_for(*group))) {
+      running = needs_of_running(steps_for(*group), running_.size());
     }
     const std::size_t num_preempted = preempted_.size();
-    group->kept_until = returns && steps > 0 ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;
+    if (plan_.budget() == 0 || !may_enter(*group, *running)) {
+      if (!make_way_for(*group)) {
+        return;
+      }
+      steps_kept = this->steps_kept(running_.size());
+    }
+    const std::int32_t steps = steps_for(*group);
+    const bool keeps = group->num_preemptions > 0 && steps > 0;
+    group->kept_until = keeps ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;
     const bool runs = enter(*group);
     if (preempted_.size() > num_preempted) {
       running.reset();
-      steps_kept = this->steps_kept();
+      steps_kept = this->steps_kept(running_.size());
     } else if (runs) {
       if (counts_needs(steps)) {
         add_needs(*group, *running);
       }
-      steps_kept = std::max(steps_kept, returns ? steps : 0);
+      steps_kept = std::max(steps_kept, keeps ? steps : 0);
     }
   }
 }
 
 SequenceGroup* Scheduler::next_in_line() const {
   const bool swapped = !swapped_.empty() && (waiting_.empty() || config_.policy.swapped_before_waiting ||
-                                             swapped_.oldest().arrival < waiting_.oldest().arrival);
+                                             swapped_.oldest().rank() < waiting_.oldest().rank());
   if (swapped) {
     return swapped_for_room_ ? nullptr : &swapped_.oldest();
   }
@@ -223,35 +233,29 @@ bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& runnin
   if (num_running_sequences_ + group.num_counted() > config_.max_num_seqs) {
     return false;
   }
-  const std::int64_t spare = spare_blocks(group, running);
-  const std::int64_t missing = missing_blocks(group, running.steps);
+  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - blocks_beside(group, running);
   if (group.state == GroupState::kSwapped) {
     look_up(group);
-    const bool per_branch = config_.policy.block_per_branch && running.steps == 0;
-    return num_held_blocks(group) + (per_branch ? group.num_sequences() : missing) <= spare && fits_budget(group);
+    const std::int64_t back = kv_cache_.missing_to_swap_in(group.tables());
+    return back + more_blocks(group, running.steps) <= spare && fits_plan(group, plan_limits());
   }
-  return finds_room(group, missing, spare) && fits_budget(group) && !computes_prefix_of(group);
-}
-
-// Whether what it must compute at once is within the plan's budget.
-bool Scheduler::fits_budget(const SequenceGroup& group) const {
-  std::int64_t num_tokens = 0;
-  for (const auto& sequence : group.sequences) {
-    num_tokens += group.decodes() ? 1 : group.num_prefill_tokens(*sequence);
-  }
-  const bool whole = group.decodes() || !config_.policy.chunked_prefill;
-  return !whole || num_tokens - found_.num_tokens <= plan_.budget();
+  return finds_room(group, missing_blocks(group, running.steps), spare) && fits_plan(group, plan_limits()) &&
+         !computes_prefix_of(group);
 }
 
 bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
     if (running_.empty()) {
-      release_pins_for(num_held_blocks(group));
+      release_pins_for(group);
     }
+    const std::int64_t others_before = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
+    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
-    group.num_blocks_swapped_in += num_held_blocks(group);
+    const std::int64_t others = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks()) - others_before;
+    const std::int64_t num_copied = kv_cache_.copies().num_blocks() - copies_before - others;
+    group.num_blocks_swapped_in += num_copied;
+    forecast_.see_swapped_in(num_held_blocks(group), num_copied);
     swapped_in_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);

@@ -30,6 +30,9 @@ void validate(const SchedulerPolicy& policy) {
   require_not_negative(policy.resume_grace_steps, "resume_grace_steps");
   require_not_negative(policy.ageing_steps, "ageing_steps");
   require_not_negative(policy.prefill_share, "prefill_share");
+  require(!policy.by_priority || !policy.swapped_before_waiting, [] {
+    return std::string("swapped_before_waiting must be false with by_priority: there is one line, by rank");
+  });
   require(policy.chunked_prefill || policy.long_prefill_token_threshold == 0, [&] {
     return "long_prefill_token_threshold must be 0 without chunked_prefill, got " +
            std::to_string(policy.long_prefill_token_threshold);

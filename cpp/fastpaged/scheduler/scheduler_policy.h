@@ -11,9 +11,10 @@ enum class PreemptionMode : std::uint8_t {
   kSwap,        // copied to the host pool, and back
   kByBranches,  // the paper's rule: recompute a group of one sequence, swap a group of several
   // Whichever is cheaper for this group by PreemptionCosts; recomputing if both cost the same. Swapping moves each
-  // block it holds out and in. Recomputing computes each of its computed tokens once, however many branches share it,
-  // but not what a cached block holds that somebody else holds too: that will be found again. What it alone holds
-  // counts, cached or not: it is freed for want of room, and so will mostly be gone.
+  // block it holds out, unless a copy is there, and in. Recomputing computes each of its computed tokens once, however
+  // many branches share it, but not what a cached block holds that somebody else holds too: that will be found again.
+  // Of what it alone holds in cached blocks such a share will be found, on the device or on the host, as was of late
+  // (preemption_forecast.h).
   kAuto,
 };
 
@@ -45,15 +46,18 @@ struct SchedulerPolicy {
   // A group that came back after a preemption keeps its blocks for so many steps: it is let in only where there is room
   // for them, and nobody preempts it for room meanwhile. 0: no such window.
   std::int32_t resume_grace_steps = 0;
-  // The line is in order of priority (smaller first), then of arrival, and who waits with a strictly better priority
-  // preempts the worst that runs, also where it is a place in the batch that is missing. False: priorities count for
-  // nothing.
+  // All are in order of priority (smaller first), then of arrival: in line, where they run, and the last of them is the
+  // first to be preempted. And who is first in line preempts those of a strictly worse priority, the worst first, if it
+  // comes in by that: also where it is a place in the batch or a token of the budget that is missing. False: priorities
+  // count for nothing. Not with swapped_before_waiting.
   bool by_priority = false;
-  // With by_priority: who has been in line for so many steps goes before all that have not, in order of arrival, and is
-  // not preempted for a priority. 0: nobody ages.
+  // With by_priority: who was in line while so many steps were planned ages. From then on it goes before all that have
+  // not, in order of arrival, and is preempted for nobody's priority. 0: nobody ages.
   std::int32_t ageing_steps = 0;
-  // Most tokens in one step of prompts that it does not complete, together, while other requests decode or could come
-  // in; what is left over of the budget in the end goes to them. 0: no limit.
+  // Most tokens in one step, together, of prompts of which it leaves some to be computed or of which more than that is
+  // left: nobody who decodes waits for more than that, nor for longer than a few steps in line behind a long prompt
+  // (scheduler_shares.cc). A step that decodes nothing gives them the rest of the budget. Counts for nothing without
+  // chunked_prefill. 0: no limit.
   std::int32_t prefill_share = 0;
 
   // Section 4.5 of the paper: whole prompts, one block per branch, a watermark of 1 %, swapped groups first, recompute

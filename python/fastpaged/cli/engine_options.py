@@ -24,7 +24,8 @@ ENGINE_FIELDS = (
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
     "resume_grace_steps", "prefill_share", "scheduling_policy", "ageing_steps", "queue_timeout",
     "max_num_queued_requests", "max_num_queued_tokens", "kv_cache_dtype",
-    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "record",
+    "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
 
@@ -91,6 +92,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="X",
         help="share of the KV pool that pinned prefixes may hold (default: 0.25)",
+    )
+    group.add_argument(
+        "--record", metavar="FILE", help="write down what the scheduler is told and decides; see `fastpaged replay`"
     )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

@@ -25,6 +25,7 @@ NONE_IS_DEFAULT = (
     "kv_cache_dtype", "load_format", "generation_config", "hf_overrides", "override_generation_config", "max_logprobs",
     "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache", "enable_prefix_caching",
     "pinned_prefix_budget", "scheduling_policy", "ageing_steps", "resume_grace_steps", "prefill_share",
+    "kv_events",
 )  # fmt: skip
 
 _ONE_PROCESS = "the engine is one process on one machine's CPU, whose cores num_threads sets"
@@ -79,7 +80,7 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "spec_tokens": ((None,), _NO_DRAFTS),
     "structured_outputs_config": ((None, {}, {"backend": "auto"}), "structured outputs are not there yet"),
     "disable_log_stats": ((True, False, None), "a request's figures are in RequestOutput.metrics"),
-    "kv_events_config": ((None,), "events of KV blocks are not published"),
+    "kv_events_config": ((None,), "events of KV blocks are sent nowhere; kv_events=True keeps them for kv_events()"),
     "enable_sleep_mode": ((False, None), "close() frees the memory"),
     "otlp_traces_endpoint": ((None,), "traces are not sent"),
     "disable_sliding_window": ((False, None), "a model is computed as it was trained"),

@@ -47,6 +47,7 @@ class EngineConfig:
     watermark: float = 0.01  # share of the KV pool that letting a request in leaves free
     enable_prefix_caching: bool = True  # KV blocks of a prompt that begins as an earlier one are found, not computed
     pinned_prefix_budget: float = 0.25  # share of the KV pool that pinned prefixes may hold
+    kv_events: bool = False  # keep events of the prefix cache, for kv_events() to drain
     tokenizer: str | None = None  # where another one than the model's is: a file, folder or name, as for model
     skip_tokenizer_init: bool = False  # no tokenizer: token ids in, token ids out
     revision: str | None = None  # branch, tag or commit of a model on the hub; None: its main branch
@@ -61,10 +62,11 @@ class EngineConfig:
     async_scheduling: bool = False  # make a step's outputs while the next one is computed: of use with cores to spare
     stream_interval: int = 1  # tokens from one output of a request to the next, beside the first and the last
     packed_cache: bool = True  # keep packed weights on disk and map them at the next start; see FASTPAGED_CACHE
+    record: str | None = None  # a file to write all to that the scheduler is told and decides: `fastpaged replay`
     isa: str | None = None  # name of an op table; None: FASTPAGED_ISA, or the best this CPU has
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer", "download_dir", "generation_config"):
+        for name in ("model", "tokenizer", "download_dir", "generation_config", "record"):
             if isinstance(getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(getattr(self, name)))
         if not isinstance(self.model, str) or not self.model:
@@ -103,13 +105,13 @@ class EngineConfig:
 
     def _check_source(self) -> None:
         """Where model and tokenizer come from, and what is laid over their files."""
-        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir"):
+        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir", "record"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching"):
+        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching", "kv_events"):
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:

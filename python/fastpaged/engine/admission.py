@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,7 @@ class EngineRequest:
     stop_token_ids: list[int]
     bad_words: list[list[int]]
     cache_salt: str = ""
-    terms: RequestTerms = RequestTerms()
+    terms: RequestTerms = field(default_factory=RequestTerms)
 
 
 def check_types(request_id: object, params: object) -> None:

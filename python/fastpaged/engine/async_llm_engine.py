@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
+    from fastpaged.kv_events import KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.sampling_params import SamplingParams
@@ -174,6 +176,14 @@ class AsyncLLMEngine(SaysWhyAbsent):
     async def reset_prefix_cache(self) -> bool:
         """As LLM.reset_prefix_cache()."""
         return await self._ask(lambda engine: engine.reset_prefix_cache())
+
+    async def kv_snapshot(self) -> KVSnapshot:
+        """As LLM.kv_snapshot(), between two steps."""
+        return await self._ask(lambda engine: engine.kv_snapshot())
+
+    async def kv_events(self) -> KVEvents:
+        """As LLM.kv_events()."""
+        return await self._ask(lambda engine: engine.kv_events())
 
     def check_admission(self, num_tokens: int = 1) -> None:
         """Raises QueueOverflowError if a request with a prompt of so many tokens would be refused now. Waits for

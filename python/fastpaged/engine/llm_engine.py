@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import random
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.containment import Containment
 from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
+from fastpaged.engine.make_scheduler import make_scheduler, max_pinned_blocks
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
+from fastpaged.engine.preemptions import Preemptions
 from fastpaged.engine.queue_limits import QueueLimits
+from fastpaged.engine.recording_file import RecordingFile
 from fastpaged.engine.request_terms import RequestTerms, point_in_time
 from fastpaged.errors import (
     EngineClosedError,
@@ -27,6 +32,8 @@ from fastpaged.errors import (
     QueueOverflowError,
 )
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.kv_events import KVEvents, kv_events_of
+from fastpaged.kv_snapshot import KVSnapshot
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastpaged.config import EngineConfig
+    from fastpaged.engine.preemption_costs import PreemptionCosts
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.tokenizer import Tokenizer
@@ -86,24 +94,13 @@ class LLMEngine:
         self.worker = worker
         self.tokenizer = tokenizer
         self.default_sampling_params = SamplingParams()  # of requests that give none
-        max_pinned_blocks = (
-            int(worker.num_blocks * config.pinned_prefix_budget) if config.enable_prefix_caching else None
-        )
-        self.scheduler = _core.Scheduler(
-            num_blocks=worker.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=worker.max_model_len,
-            max_num_rows=config.max_num_rows,
-            num_host_blocks=worker.num_host_blocks,
-            prefix_caching=config.enable_prefix_caching,
-            max_pinned_blocks=max_pinned_blocks or 0,
-            host_prefix_tier=config.enable_prefix_caching,
-            policy=_policy(config),
-        )
-        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
+        self._clock = time.monotonic_ns  # of deadlines, of the scheduler, and of what steps take
+        self._recording = None if config.record is None else RecordingFile(config.record, self.now_ns)
+        self.scheduler = make_scheduler(config, worker, self._recording)
+        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.now_ns)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval, worker.block_bytes)
+        by_cost = config.preemption_mode == "auto"
+        self.preemptions = Preemptions(self.scheduler, worker, self.now_ns, by_cost=by_cost)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -118,7 +115,7 @@ class LLMEngine:
         self._queue_limits = QueueLimits.of(config)
         self._next_group_id = 0
         self._num_seeds_drawn = 0
-        self._clock = time.monotonic_ns  # of deadlines, and of the scheduler
+        self._containment = Containment(self.scheduler, self._outputs.request_id, self.now_ns)
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -132,11 +129,14 @@ class LLMEngine:
             tokenizer,
             self._exclusive,
             block_size=config.block_size,
-            max_blocks=max_pinned_blocks,
+            max_blocks=max_pinned_blocks(config, worker),
         )
 
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
+
+        A broken invariant of the scheduler fails the requests that it concerns, with finish_reason "error", and no
+        other.
 
         A step is whole: Ctrl-C during it raises KeyboardInterrupt after it, and what it reported is then lost to the
         caller (with output_kind DELTA for good), but not to abort_request() or to later steps.
@@ -145,36 +145,59 @@ class LLMEngine:
             return []
         with self._exclusive, DeferredSignals():
             self._pins.expire()
-            plan, result = self._computed()
-            events = self.scheduler.update(plan, result)
+            result = None
+            broken: list[int] = []  # requests
+            try:
+                plan, result = self._computed()
+                events = self.scheduler.update(plan, result)
+            except (RuntimeError, ValueError) as error:
+                done = self._containment.contain(error)
+                events, broken = done.events, done.failed
             if self.overlaps_steps and self.scheduler.has_unfinished():
-                self._start_next()
-            return self._outputs.process(result, events)
+                broken = broken + self._start_next()
+            outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
+            if not self.scheduler.has_unfinished():
+                self._containment.look_when_idle()
+            return outputs
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
         """The plan in flight, or else a new one, and what came of it."""
         if self._in_flight is None:
             plan = self._planned()
-            return plan, self._executor.run(plan)
-        plan, self._in_flight = self._in_flight, None
-        return plan, self._executor.finish()
+            result = self._executor.run(plan)
+        else:
+            plan, self._in_flight = self._in_flight, None
+            result = self._executor.finish()
+        self.preemptions.note_step(plan, self._executor.copying_time)
+        return plan, result
 
-    def _start_next(self) -> None:
-        """What fails here fails again, and is raised, where the next step() plans anew."""
+    def _start_next(self) -> list[int]:
+        """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the
+        next step() plans anew."""
         try:
             plan = self._planned()
             self._executor.start(plan)
-        except Exception:
+        except Exception as error:
+            with suppress(Exception):
+                return self._containment.contain(error).failed
             logging.getLogger(__name__).warning("a step could not be started; it is planned anew", exc_info=True)
         else:
             self._in_flight = plan
+        return []
 
     def _planned(self) -> _core.SchedulerOutput:
         plan = self.scheduler.schedule(self._clock())
         self._outputs.note_plan(plan)
         if self.on_planned is not None:
             self.on_planned()
+        self.preemptions.note_plan(plan, self._outputs.described)
         return plan
+
+    @property
+    def preemption_costs(self) -> PreemptionCosts:
+        """By which preemption_mode="auto" chooses between recomputing and swapping: of copies as measured at the
+        start, and of both as steps have taken since."""
+        return self.preemptions.costs
 
     def add_request(
         self,
@@ -291,6 +314,21 @@ class LLMEngine:
             self.scheduler.reset_prefix_cache()
         return True
 
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory, block by block, between two steps: about a microsecond a block and a holder.
+        With async_scheduling a step may be under way."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""
+        self._check_open()
+        if not self.config.kv_events:
+            raise InvalidRequestError("kv_events() needs an engine made with kv_events=True")
+        with self._exclusive, DeferredSignals():
+            return kv_events_of(self.scheduler.take_cache_events())
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
         if self.config.skip_tokenizer_init:
@@ -311,6 +349,8 @@ class LLMEngine:
         with self._exclusive:
             if not self._closed:
                 self._closed = True
+                if self._recording is not None:
+                    self._recording.close()
                 self._executor.close()
 
     def _draw_seed(self) -> int:
@@ -320,18 +360,6 @@ class LLMEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineClosedError("this engine is closed; make a new one")
-
-
-def _policy(config: EngineConfig) -> _core.SchedulerPolicy:
-    return _core.SchedulerPolicy(
-        preemption_mode=config.preemption_mode,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        watermark=config.watermark,
-        resume_grace_steps=config.resume_grace_steps,
-        by_priority=config.scheduling_policy == "priority",
-        ageing_steps=config.ageing_steps,
-        prefill_share=config.prefill_share,
-    )
 
 
 def _place(config: EngineConfig, name: str, revision: str | None, *, without_weights: bool) -> str:

@@ -46,11 +46,12 @@ cdef class OutputProcessor:
     cdef object _tokenizer, _scheduler, _eos_token_ids
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
-    cdef long long _stream_interval
+    cdef long long _stream_interval, _block_bytes
     cdef readonly long long num_waiting, num_waiting_tokens
 
-    def __init__(self, tokenizer, scheduler, stream_interval=1):
+    def __init__(self, tokenizer, scheduler, stream_interval=1, block_bytes=0):
         self._tokenizer = tokenizer
+        self._block_bytes = block_bytes
         self._stream_interval = stream_interval
         self._scheduler = scheduler
         self._eos_token_ids = tokenizer.eos_token_ids
@@ -64,13 +65,31 @@ cdef class OutputProcessor:
     def __contains__(self, request_id):
         return request_id in self._group_ids
 
+    def request_ids(self):
+        return {group_id: request_id for request_id, group_id in self._group_ids.items()}
+
+    def request_id(self, group_id):
+        cdef _RequestState state = self._states.get(group_id)
+        return None if state is None else state.request.request_id
+
     def add(self, group_id, request, seeds, stream, final_only=False):
         self._states[group_id] = _RequestState(
             request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
         )
+        (<_RequestState>self._states[group_id]).set_bill(self._scheduler, group_id, self._block_bytes)
         self._group_ids[request.request_id] = group_id
         self.num_waiting += 1
         self.num_waiting_tokens += len(request.prompt_token_ids)
+
+    def has_begun(self, request_id):
+        cdef object group_id = self._group_ids.get(request_id)
+        return group_id is not None and (<_RequestState>self._states[group_id]).scheduled
+
+    def described(self, group_id):
+        cdef _RequestState state = self._states.get(group_id)
+        if state is None:
+            return None
+        return state.request.request_id, len(state.request.prompt_token_ids) + state.num_tokens
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -81,6 +100,17 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         state.end("abort")
         return state.snapshot()
+
+    def fail(self, group_ids):
+        cdef list outputs = []
+        cdef _RequestState state
+        for group_id in group_ids:
+            state = self._states.get(group_id)
+            if state is not None:
+                self._forget(group_id, state)
+                state.end("error")
+                outputs.append(state.snapshot())
+        return outputs
 
     def note_plan(self, plan):
         cdef double now = time.monotonic()

@@ -13,6 +13,8 @@ cdef class _RequestState:
     cdef double scheduled_ts, first_token_ts, last_token_ts  # meaningful once scheduled, and with a token
     cdef bint scheduled
     cdef double arrival_time, queued_ts
+    cdef object scheduler, group_id  # which know what preemptions have cost it
+    cdef long long block_bytes
 
     def __init__(self, request, list seeds, stream, tokenizer, bint final_only, long long interval):
         params = request.params
@@ -43,6 +45,11 @@ cdef class _RequestState:
         )
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
+
+    cdef set_bill(self, scheduler, group_id, long long block_bytes):
+        self.scheduler = scheduler
+        self.group_id = group_id
+        self.block_bytes = block_bytes
 
     cdef _add_branches(self, list seeds, stream, StopStrings stops, long long interval):
         params = self.request.params
@@ -164,9 +171,16 @@ cdef class _RequestState:
         return self.all_prompt_logprobs
 
     cdef object _metrics(self):
+        cdef long long num_recomputed = 0, num_bytes = 0
+        if self.num_preemptions > 0:
+            cost = self.scheduler.request_cost(self.group_id)
+            num_recomputed = cost.num_tokens_recomputed
+            num_bytes = (cost.num_blocks_swapped_out + cost.num_blocks_swapped_in) * self.block_bytes
         return RequestMetrics(
             num_generation_tokens=self.num_tokens,
             num_preemptions=self.num_preemptions,
+            num_tokens_recomputed=num_recomputed,
+            num_bytes_swapped=num_bytes,
             arrival_time=self.arrival_time,
             queued_ts=self.queued_ts,
             scheduled_ts=self.scheduled_ts if self.scheduled else None,

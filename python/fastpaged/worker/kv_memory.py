@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ELEMENTS: Mapping[KVDType, type[np.uint16 | np.float32]] = {"bfloat16": np.uint16, "float32": np.float32}
 _TILE = 16  # slots
+_MEASURED_BYTES = 2 << 20
 # The code that is worth 1: times a scale, that.
 _ONE: Mapping[KVDType, int] = {"fp8_e4m3": 0x38, "fp8_e5m2": 0x3C, "int8": 1}
 
@@ -81,6 +83,27 @@ class KVMemory:
     def fill_host_blocks(self, block_ids: Sequence[int] | npt.NDArray[np.int32], value: float) -> None:
         """The same for blocks of the host."""
         self._fill(self.host_array, block_ids, value)
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, on either tier."""
+        return self._block_bytes
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        """What moving a block out to the host takes here, and in again: measured over at most a few MB, whose pages
+        are committed by that. REQUIRES: nothing is kept in either memory yet. (0, 0) without host blocks."""
+        num_bytes = min(self.array.nbytes, self.host_array.nbytes, _MEASURED_BYTES)
+        if num_bytes == 0:
+            return 0.0, 0.0
+        device, host = (memory.reshape(-1).view(np.uint8)[:num_bytes] for memory in (self.array, self.host_array))
+        device[:] = 0  # pages that nobody has written are all the same one
+        host[:] = device
+        times = []
+        for source, destination in ((device, host), (host, device)):
+            begin = time.perf_counter()
+            destination[:] = source
+            times.append((time.perf_counter() - begin) * self._block_bytes / num_bytes)
+        return times[0], times[1]
 
     def codes_and_scales(self, blocks: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """Views of blocks as they are kept in 8 bits, of array, of host_array or like theirs: the same but for the last

@@ -105,6 +105,15 @@ class Worker:
         return self._thread.finish()
 
     @property
+    def block_bytes(self) -> int:
+        """Of one KV block, on either tier."""
+        return self.kv_memory.block_bytes
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        """Of copies out to the host and in again, as measured now. REQUIRES: nothing was computed yet."""
+        return self.kv_memory.seconds_per_block()
+
+    @property
     def logits(self) -> npt.NDArray[np.float32]:
         """[num_samples, vocab_size] of the last batch: a view, overwritten by the next one."""
         return self.graph.output

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,8 @@ namespace {
 struct Occurred {
   int lookups, whole, partial, revived, no_room_for_a_copy, crowded, published, duplicates, evicted,
       forgotten_by_writing, forgotten_with_it, forks, swaps, recomputed, resets;
+  int on_host, partial_on_host, demoted, promoted, taken_as_copies, taken_over, not_copied, host_evicted, lost,
+      forgotten_as_doubtful;
 };
 
 struct Request {
@@ -46,10 +49,14 @@ class World {
         num_blocks_(roomy_ ? 96 : random.between(3, 14)),
         block_size_(roomy_ ? 4 : random.between(1, 4)),
         num_host_blocks_(random.between(0, 12)),
+        host_tier_(!random.once_in(4)),
         vocab_size_(roomy_ ? 4 : random.between(1, 3)),
-        real_(num_blocks_, block_size_, num_host_blocks_, {.enabled = true, .hash_mask = any_mask()}),
+        real_(num_blocks_, block_size_, num_host_blocks_,
+              {.enabled = true, .hash_mask = any_mask(), .host_tier = host_tier_}),
         slow_(num_blocks_, block_size_, num_host_blocks_),
-        contents_(block_size_) {}
+        contents_(block_size_) {
+    slow_.host_tier = host_tier_;
+  }
 
   void do_something() {
     const std::int32_t choice = random_.between(1, 100);
@@ -65,15 +72,16 @@ class World {
       swap(true);
     } else if (choice <= 95) {
       swap(false);
-    } else if (choice <= 98) {
+    } else if (choice <= 97) {
       recompute();
+    } else if (choice <= 98) {
+      turn();
     } else if (random_.once_in(2)) {
       reset();
     } else if (roomy_) {
       come_in_a_crowd();
     }
-    contents_.copy(real_.copies().copies());
-    CHECK(one_by_one(real_.take_copies()) == std::exchange(slow_.copies, {}));
+    random_.once_in(20) ? lose_copies() : run_copies();
   }
 
   void look_something_up() {
@@ -84,19 +92,15 @@ class World {
 
   void compare() {
     real_.check_invariants();
-    REQUIRE(real_.device_pool().free_blocks() == free_blocks(false));
-    REQUIRE(real_.device_pool().cached_free_blocks() == free_blocks(true));
-    REQUIRE(real_.host_pool().free_blocks() == slow_.host.free);
     REQUIRE(real_.num_free_blocks() == slow_.device.num_free());
-    REQUIRE(real_.prefix_cache().num_cached() == std::ssize(slow_.device.cached));
-    for (BlockId block = 0; block < num_blocks_; ++block) {
-      REQUIRE(real_.device_pool().is_cached(block) == slow_.device.cached.contains(block));
-      const auto holders = slow_.device.holders.find(block);
-      REQUIRE(real_.device_pool().ref_count(block) ==
-              (holders == slow_.device.holders.end() ? 0 : std::ssize(holders->second)));
-    }
+    REQUIRE(real_.prefix_cache().num_cached() == std::ssize(slow_.entries));
+    compare_pool(real_.device_pool(), slow_.device);
+    compare_pool(real_.host_pool(), slow_.host);
     REQUIRE(real_.num_prefix_gains() == slow_.num_gains);
-    REQUIRE(real_.num_evicted_blocks() == slow_.device.num_evicted);
+    REQUIRE(real_.num_evicted_blocks() == slow_.num_evicted);
+    REQUIRE(real_.num_host_evicted_blocks() == slow_.num_host_evicted);
+    REQUIRE(real_.num_demoted_blocks() == slow_.num_demoted);
+    REQUIRE(real_.num_promoted_blocks() == slow_.num_promoted);
     for (const auto& [owner, request] : requests_) {
       const BlockTable& table = tables_.at(owner);
       const SlowTable& plain = slow_.tables.at(owner);
@@ -113,10 +117,17 @@ class World {
     CHECK(real_.num_free_blocks() == num_blocks_);
     CHECK(real_.host_pool().num_free() == num_host_blocks_);
     real_.reset_prefix_cache();
-    CHECK(real_.device_pool().cached_free_blocks().empty());
-    CHECK(std::ssize(real_.device_pool().free_blocks()) == num_blocks_);
+    for (const BlockPool* pool : {&real_.device_pool(), &real_.host_pool()}) {
+      CHECK(pool->cached_free_blocks().empty());
+      CHECK(std::ssize(pool->free_blocks()) == pool->num_blocks());
+    }
     real_.check_invariants();
-    occurred_.evicted += static_cast<int>(slow_.device.num_evicted);
+    occurred_.evicted += static_cast<int>(slow_.num_evicted);
+    occurred_.host_evicted += static_cast<int>(slow_.num_host_evicted);
+    occurred_.demoted += static_cast<int>(slow_.num_demoted);
+    occurred_.promoted += static_cast<int>(slow_.num_promoted);
+    occurred_.taken_as_copies += static_cast<int>(slow_.num_taken_as_copies);
+    occurred_.taken_over += slow_.num_taken_over;
     occurred_.duplicates += slow_.num_duplicates;
   }
 
@@ -146,22 +157,30 @@ class World {
     const PrefixMatch match = real_.match_prefix(text.tokens, max_tokens, text.root);
     const SlowMatch expected = slow_.match(text, max_tokens);
     REQUIRE(match.blocks == expected.blocks);
+    REQUIRE(match.host_blocks == expected.host_blocks);
     REQUIRE(match.num_in_use == expected.num_in_use);
     REQUIRE(match.num_partial_tokens == expected.num_partial_tokens);
     if (expected.partial_block) {
-      REQUIRE(match.partial_block == *expected.partial_block);
+      REQUIRE(match.partial_block == expected.partial_block->block);
+      REQUIRE(match.partial_on_host == expected.partial_block->on_host);
     }
-    const std::int32_t num_whole = static_cast<std::int32_t>(match.blocks.size()) * block_size_;
+    const std::int32_t num_on_device = static_cast<std::int32_t>(match.blocks.size()) * block_size_;
+    const std::int32_t num_whole = match.num_blocks() * block_size_;
+    REQUIRE(match.num_device_tokens(block_size_) ==
+            num_on_device + (match.partial_on_host || num_whole > num_on_device ? 0 : match.num_partial_tokens));
     REQUIRE(match.num_tokens == num_whole + match.num_partial_tokens);
     REQUIRE(match.num_tokens <= std::min(max_tokens, static_cast<std::int32_t>(text.size())));
-    REQUIRE(contents_.hold(false, match.blocks, text, 0, size(num_whole)));
+    REQUIRE(contents_.hold(false, match.blocks, text, 0, size(num_on_device)));
+    REQUIRE(contents_.hold(true, match.host_blocks, text, size(num_on_device), size(num_whole)));
     const BlockId partial[] = {match.partial_block};
-    REQUIRE(contents_.hold(false, partial, text, size(num_whole), size(match.num_tokens)));
+    REQUIRE(contents_.hold(match.partial_on_host, partial, text, size(num_whole), size(match.num_tokens)));
     ++occurred_.lookups;
     occurred_.whole += match.blocks.empty() ? 0 : 1;
+    occurred_.on_host += match.host_blocks.empty() ? 0 : 1;
     occurred_.partial += match.num_partial_tokens > 0 ? 1 : 0;
+    occurred_.partial_on_host += match.partial_on_host ? 1 : 0;
     occurred_.crowded +=
-        std::ssize(slow_.device.children(text.first(size(num_whole)))) > PrefixCache::kMaxChildrenTried ? 1 : 0;
+        std::ssize(slow_.children(text.first(size(num_whole)))) > PrefixCache::kMaxChildrenTried ? 1 : 0;
     return {match, expected};
   }
 
@@ -230,15 +249,15 @@ class World {
     const std::int32_t end = request.num_computed + count;
     REQUIRE(real_.missing_blocks(table, request.num_computed, count) ==
             slow_.missing(owner, request.num_computed, count));
-    const std::size_t num_cached = slow_.device.cached.size();
-    const std::uint64_t num_evicted = slow_.device.num_evicted;
+    const std::size_t num_cached = slow_.entries.size();
+    const std::uint64_t num_evicted = slow_.num_evicted;
     const bool fits = slow_.reserve(owner, request.num_computed, count);
     REQUIRE(real_.reserve(table, request.num_computed, count) == fits);
     if (!fits) {
       return finish(owner);
     }
-    const auto num_forgotten = static_cast<int>(num_cached - slow_.device.cached.size());
-    if (slow_.device.num_evicted == num_evicted && num_forgotten > 0) {
+    const auto num_forgotten = static_cast<int>(num_cached - slow_.entries.size());
+    if (slow_.num_evicted == num_evicted && num_forgotten > 0) {
       ++occurred_.forgotten_by_writing;
       occurred_.forgotten_with_it += num_forgotten - 1;
     }
@@ -312,44 +331,115 @@ class World {
         tables.push_back(&table);
       }
     }
+    if (!to_host) {
+      std::set<BlockId> blocks;
+      for (const SequenceId owner : owners) {
+        for (const auto& [index, block] : slow_.tables.at(owner).blocks) {
+          blocks.insert(block);
+        }
+      }
+      REQUIRE(real_.missing_to_swap_in(tables) == slow_.missing_to_swap(blocks, false));
+    }
+    const std::size_t num_copies = slow_.copies.size();
+    const std::uint64_t num_demoted = slow_.num_demoted;
+    std::size_t num_entries = 0;
+    for (const SequenceId owner : owners) {
+      num_entries += slow_.tables.at(owner).blocks.size();
+    }
     const bool fits = slow_.swap(owners, to_host);
+    if (fits && owners.size() == 1) {
+      occurred_.not_copied +=
+          static_cast<int>(num_entries + slow_.num_demoted - num_demoted - slow_.copies.size() + num_copies);
+    }
     REQUIRE((to_host ? real_.swap_out(tables) : real_.swap_in(tables)) == fits);
     occurred_.swaps += fits && !owners.empty() ? 1 : 0;
   }
 
   void recompute() {
     const SequenceId owner = any_owner();
-    Request& request = requests_.at(owner);
-    slow_.truncate(owner, 0);
-    slow_.tables.at(owner).on_host = false;
-    tables_.at(owner) = real_.make_table(owner);
-    request = Request{request.text, 0, false, false, {}};
+    give_back(owner);
     ++occurred_.recomputed;
     if (!random_.once_in(4)) {
       adopt(owner);
     }
   }
 
+  void give_back(SequenceId owner) {
+    slow_.truncate(owner, 0);
+    slow_.tables.at(owner).on_host = false;
+    tables_.at(owner) = real_.make_table(owner);
+    requests_.at(owner) = Request{requests_.at(owner).text, 0, false, false, {}};
+  }
+
   void reset() {
     real_.reset_prefix_cache();
-    slow_.device.forget_all();
+    slow_.reset();
     for (auto& [owner, request] : requests_) {
       request.stale = request.stale || request.known;
     }
     ++occurred_.resets;
   }
 
-  [[nodiscard]] std::vector<BlockId> free_blocks(bool cached) const {
-    std::vector<BlockId> blocks;
-    std::ranges::copy_if(slow_.device.free, std::back_inserter(blocks),
-                         [&](BlockId block) { return slow_.device.cached.contains(block) == cached; });
-    return blocks;
+  // What evicted blocks cost has changed; or what a table holds is in doubt.
+  void turn() {
+    if (random_.once_in(2)) {
+      slow_.copies_evicted = !slow_.copies_evicted;
+      return real_.copy_evicted(slow_.copies_evicted);
+    }
+    const SequenceId owner = any_owner();
+    if (!slow_.tables.at(owner).on_host) {
+      slow_.forget_own(owner);
+      real_.forget_own(tables_.at(owner));
+      ++occurred_.forgotten_as_doubtful;
+    }
+  }
+
+  void run_copies() {
+    contents_.copy(real_.copies().copies());
+    CHECK(one_by_one(real_.take_copies()) == std::exchange(slow_.copies, {}));
+  }
+
+  // Nobody runs them: what would lie where they write is not to be found, and whoever has it starts anew.
+  void lose_copies() {
+    const std::vector<BlockCopy> lost = real_.take_copies();
+    CHECK(one_by_one(lost) == slow_.copies);
+    const std::size_t num_cached = slow_.entries.size();
+    slow_.forget_written(slow_.copies);
+    real_.forget_written(lost);
+    occurred_.lost += static_cast<int>(num_cached - slow_.entries.size());
+    std::set<SlowPlace> written;
+    for (const BlockCopy& copy : std::exchange(slow_.copies, {})) {
+      written.insert({copy.kind == CopyKind::kSwapOut, copy.destination});
+    }
+    for (auto& [owner, request] : requests_) {
+      const SlowTable table = slow_.tables.at(owner);
+      if (std::ranges::any_of(table.blocks,
+                              [&](const auto& held) { return written.contains({table.on_host, held.second}); })) {
+        give_back(owner);
+      }
+    }
+  }
+
+  void compare_pool(const BlockPool& pool, const SlowPool& plain) {
+    for (const bool cached : {false, true}) {
+      std::vector<BlockId> free;
+      std::ranges::copy_if(plain.free, std::back_inserter(free),
+                           [&](BlockId block) { return plain.cached.contains(block) == cached; });
+      REQUIRE((cached ? pool.cached_free_blocks() : pool.free_blocks()) == free);
+    }
+    for (BlockId block = 0; block < plain.size; ++block) {
+      REQUIRE(pool.is_cached(block) == plain.cached.contains(block));
+      const auto holders = plain.holders.find(block);
+      REQUIRE(pool.ref_count(block) == (holders == plain.holders.end() ? 0 : std::ssize(holders->second)));
+    }
   }
 
   Random& random_;
   Occurred& occurred_;
   bool roomy_;
-  std::int32_t num_blocks_, block_size_, num_host_blocks_, vocab_size_;
+  std::int32_t num_blocks_, block_size_, num_host_blocks_;
+  bool host_tier_;
+  std::int32_t vocab_size_;
   KVCacheManager real_;
   SlowPrefixCache slow_;
   SlotContents contents_;
@@ -389,10 +479,36 @@ TEST_CASE("a hundred thousand lookups find what the slow model finds, and nothin
       "taken again, %d evicted, %d duplicates given up, %d forgotten because somebody wrote into them\n",
       occurred.lookups, occurred.whole, occurred.partial, occurred.revived, occurred.evicted, occurred.duplicates,
       occurred.forgotten_by_writing);
-  for (const int times :
-       {occurred.whole, occurred.partial, occurred.revived, occurred.no_room_for_a_copy, occurred.crowded,
-        occurred.published, occurred.duplicates, occurred.evicted, occurred.forgotten_by_writing,
-        occurred.forgotten_with_it, occurred.forks, occurred.swaps, occurred.recomputed, occurred.resets}) {
+  std::printf(
+      "prefix cache on the host: %d lookups found whole blocks there, %d the beginning of one; %d blocks demoted, %d "
+      "promoted, %d evicted; without a copy: %d demoted, %d taken over by who published them, %d swapped; %d forgotten "
+      "with lost copies\n",
+      occurred.on_host, occurred.partial_on_host, occurred.demoted, occurred.promoted, occurred.host_evicted,
+      occurred.taken_as_copies, occurred.taken_over, occurred.not_copied, occurred.lost);
+  for (const int times : {occurred.whole,
+                          occurred.partial,
+                          occurred.revived,
+                          occurred.no_room_for_a_copy,
+                          occurred.crowded,
+                          occurred.published,
+                          occurred.duplicates,
+                          occurred.evicted,
+                          occurred.forgotten_by_writing,
+                          occurred.forgotten_with_it,
+                          occurred.forks,
+                          occurred.swaps,
+                          occurred.recomputed,
+                          occurred.resets,
+                          occurred.on_host,
+                          occurred.partial_on_host,
+                          occurred.demoted,
+                          occurred.promoted,
+                          occurred.taken_as_copies,
+                          occurred.taken_over,
+                          occurred.not_copied,
+                          occurred.host_evicted,
+                          occurred.lost,
+                          occurred.forgotten_as_doubtful}) {
     CHECK(times > 50);
   }
 }

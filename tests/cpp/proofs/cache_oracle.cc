@@ -39,7 +39,6 @@ void CacheOracle::check_block(BlockId block) {
   }
 }
 
-// All tokens up to the block's last one, and the root that they stand under.
 std::vector<TokenId> CacheOracle::text_of(BlockId block, PrefixCache::Node& root) const {
   const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
   std::vector<TokenId> text;

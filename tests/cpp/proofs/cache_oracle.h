@@ -26,6 +26,8 @@ class CacheOracle {
 
   void check();
   [[nodiscard]] std::int64_t num_slots_checked() const { return num_slots_checked_; }
+  // All tokens up to a cached block's last one, and the root that they stand under.
+  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
 
  private:
   struct Pin {
@@ -35,7 +37,6 @@ class CacheOracle {
 
   void check_block(BlockId block);
   void check_pins() const;
-  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
 
   const Scheduler* scheduler_;
   const HashedKV* kv_;

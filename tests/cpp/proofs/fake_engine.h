@@ -58,6 +58,7 @@ class FakeEngine {
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
   [[nodiscard]] const CacheOracle& cache() const { return cache_; }
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return scheduler_.take_cache_events(); }
   [[nodiscard]] const PlainRequests& requests() const { return requests_; }
   [[nodiscard]] std::int64_t num_trees_rebuilt() const { return rebuild_bound_.num_trees_rebuilt(); }
 

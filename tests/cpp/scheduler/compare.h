@@ -40,6 +40,7 @@ inline void check_event(const SequenceEvent& event, const SequenceEvent& expecte
 
 inline void check_group(const SequenceGroup& group, const SlowGroup& expected) {
   REQUIRE(group.state == expected.state);
+  REQUIRE(group.aged == expected.aged);
   REQUIRE(group.num_preemptions == expected.num_preemptions);
   REQUIRE(group.num_tokens_recomputed == expected.num_recomputed);
   REQUIRE(group.num_blocks_swapped_out == expected.num_swapped_out);

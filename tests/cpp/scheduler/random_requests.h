@@ -34,6 +34,9 @@ inline SchedulerPolicy random_policy(Random& random) {
   policy.counts_running_needs = random.once_in(2);
   policy.block_per_branch = random.once_in(3);
   policy.swapped_before_waiting = random.once_in(3);
+  policy.by_priority = !policy.swapped_before_waiting && random.once_in(2);
+  policy.ageing_steps = random.once_in(2) ? random.between(0, 12) : 0;
+  policy.prefill_share = random.once_in(2) ? random.between(1, 8) : 0;
   return policy;
 }
 
@@ -97,8 +100,9 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
   return request;
 }
 
-// Somebody in a hurry, now and then, and at any time.
-inline void set_random_deadlines(Random& random, NewRequest& request, Nanoseconds now) {
+// Some are more important than others, and some in a hurry.
+inline void set_random_wishes(Random& random, NewRequest& request, Nanoseconds now) {
+  request.priority = random.between(-1, 2);
   if (random.once_in(8)) {
     request.deadline = now + random.between(0, 60);
   }

@@ -47,12 +47,15 @@ struct SlowGroup {
   std::int32_t num_branches = 1;              // there ever were
   std::int32_t num_draws = 1;                 // from the row to sample from: several until the samples have parted
   std::int64_t num_preemptions = 0;
+  PreemptionStakes stakes;  // when it was preempted by cost
   std::int64_t num_recomputed = 0;
   std::int64_t num_swapped_out = 0;
   std::int64_t num_swapped_in = 0;
-  std::int64_t came_back_at = 0;   // the step that let it in after a preemption; 0: it was let in for the first time
-  bool was_let_in = false;         // once at least
-  std::int64_t rebuild_limit = 0;  // most blocks it held since it last decoded, when it was forgotten
+  std::int64_t came_back_at = 0;  // the step that let it in after a preemption; 0: it was let in for the first time
+  bool was_let_in = false;        // once at least
+  bool aged = false;
+  std::int64_t num_passed_over = 0;  // plans made while it was in line
+  std::int64_t rebuild_limit = 0;    // most blocks it held since it last decoded, when it was forgotten
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(branches); }
 

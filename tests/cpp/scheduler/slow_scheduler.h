@@ -12,13 +12,15 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_windows.h"
+#include "scheduler/slow_results.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowWindows {
+class SlowScheduler : public SlowResults {
  public:
-  using SlowWindows::SlowWindows;
+  using SlowResults::SlowResults;
+
+  std::int64_t num_preempted_for_priority = 0;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -91,6 +93,9 @@ class SlowScheduler : public SlowWindows {
     recompute_what_was_copied();
     end_expired(now);
     ++step_;
+    age_line();
+    first_in_rank = first_of_all();
+    begin_shares();
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -102,19 +107,26 @@ class SlowScheduler : public SlowWindows {
       }
     }
     for (const bool decodes : {true, false}) {
+      if (!decodes) {
+        share_among_running();
+      }
       for (const GroupId id : ids(GroupState::kRunning)) {
         if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
           go_on(id);
         }
       }
     }
-    while (budget() > 0) {
+    share_among_line();
+    while (budget() > 0 || config_.policy.by_priority) {
       const std::optional<GroupId> next = next_in_line();
-      const Matches found = next ? look_up(*next) : Matches{};
-      if (!next || !may_enter(*next, found)) {
+      if (!next || ((budget() == 0 || !may_enter(*next, look_up(*next))) && !make_way_for(*next))) {
         break;
       }
-      enter(*next, found);
+      enter(*next, look_up(*next));
+    }
+    hand_out_rest();
+    for (const GroupId id : in_line_) {
+      ++groups().at(id).num_passed_over;
     }
     plan.ended = unreported;
     plan.copies = memory.copies;
@@ -123,7 +135,6 @@ class SlowScheduler : public SlowWindows {
   }
 
   // results: for each planned branch that has some, its scores and draws in order, nothing where it failed.
-  using Results = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
   std::vector<SequenceEvent> update(const Results& results) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
@@ -155,39 +166,6 @@ class SlowScheduler : public SlowWindows {
   }
 
  private:
-  [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
-    return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
-  }
-
-  // Whose time is up, as long as there is somebody: by that time, deadlines first, then by arrival.
-  void end_expired(Nanoseconds now) {
-    while (true) {
-      using Due = std::tuple<Nanoseconds, FinishReason, GroupId>;
-      std::optional<Due> first;
-      for (const auto& [id, group] : groups()) {
-        const Nanoseconds in_queue = group.was_let_in ? kNoDeadline : group.asked.queue_deadline;
-        for (const Due& due :
-             {Due{group.asked.deadline, FinishReason::kDeadline, id}, Due{in_queue, FinishReason::kQueueTimeout, id}}) {
-          first = std::get<0>(due) <= now ? std::min(first.value_or(due), due) : first;
-        }
-      }
-      if (!first) {
-        return;
-      }
-      const auto& [when, reason, id] = *first;
-      for (const auto& [branch_id, branch] : groups().at(id).branches) {
-        unreported.push_back({.group_id = id,
-                              .sequence_id = branch_id,
-                              .parent_id = branch_id,
-                              .branch = branch.branch,
-                              .finished = true,
-                              .finish_reason = reason});
-      }
-      unreported.back().group_finished = true;
-      memory.erase_group(id);
-    }
-  }
-
   void go_on(GroupId id) {
     const bool decodes = groups().at(id).decodes();
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
@@ -198,13 +176,23 @@ class SlowScheduler : public SlowWindows {
       branches.push_back(branch);
     }
     for (const SequenceId branch : branches) {
-      const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
-      if (tokens > 0 && make_room(id, branch, tokens)) {
-        const SlowBranch& there = groups().at(id).branches.at(branch);
-        const bool samples = there.computed + tokens == std::ssize(there.tokens);
-        plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
-                                  static_cast<std::int32_t>(tokens), samples, scores(there, tokens),
-                                  samples ? groups().at(id).num_draws : 0});
+      if (!runs(id)) {
+        return;
+      }
+      const std::int64_t tokens = decodes ? 1 : chunk(id, branch, cut_left());
+      const std::int64_t most = decodes ? 1 : chunk(id, branch, kNoLimit);
+      if (tokens > 0 && !make_room(id, branch, tokens)) {
+        continue;
+      }
+      if (tokens > 0) {
+        plan.scheduled.push_back(planned(id, branch, tokens));
+      }
+      const std::int64_t wanted = decodes ? 0 : prefill_tokens(groups().at(id), groups().at(id).branches.at(branch));
+      if (is_cut(wanted, most)) {
+        cut_.insert(branch);
+      }
+      if (shares() && tokens < wanted) {
+        behind_.insert(id);
       }
     }
   }
@@ -215,11 +203,7 @@ class SlowScheduler : public SlowWindows {
       const std::vector<std::int64_t> lacking =
           memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
-        const std::size_t copies = memory.copies.size();
-        memory.fill(groups().at(id).branches.at(branch), lacking);
-        if (memory.copies.size() > copies) {
-          copied_.push_back(id);
-        }
+        fill(id, groups().at(id).branches.at(branch), lacking);
         return true;
       }
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
@@ -256,23 +240,60 @@ class SlowScheduler : public SlowWindows {
   bool preempt_for(GroupId id) {
     const GroupId victim = victim_for(id);
     broke_window = broke_window || is_kept(victim);
+    preempt_for(id, victim);
+    return victim != id;
+  }
+
+  void preempt_for(GroupId id, GroupId victim) {
     move_out(victim, config_.policy.preemption_mode);
     kept_out_.push_back(victim);
     preempted_for.emplace_back(victim, id);
     swapped_for_room_ = swapped_for_room_ || groups().at(victim).state == GroupState::kSwapped;
-    return victim != id;
+  }
+
+  // The first in line has the worst preempted that run, if their priority is worse than its own, as many as it takes
+  // for it to come in; and nobody, if it would not, or waits for a prefix. Tried out on a world of its own.
+  bool make_way_for(GroupId id) {
+    if (!config_.policy.by_priority || computes_prefix_of(id, look_up(id))) {
+      return false;
+    }
+    SlowScheduler trial = *this;
+    std::vector<GroupId> victims;
+    while (trial.may_be_preempted_for(id)) {
+      victims.push_back(trial.ids(GroupState::kRunning).back());
+      trial.preempt_for(id, victims.back());
+      if (trial.may_enter(id, trial.look_up(id)) && trial.whole_pool_holds(id)) {
+        std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
+        num_preempted_for_priority += std::ssize(victims);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool may_be_preempted_for(GroupId id) const {
+    const std::vector<GroupId> running = ids(GroupState::kRunning);
+    return !running.empty() && !memory.groups.at(running.back()).aged &&
+           memory.groups.at(running.back()).asked.priority > memory.groups.at(id).asked.priority;
+  }
+
+  [[nodiscard]] bool whole_pool_holds(GroupId id) const {
+    return std::ssize(memory.groups.at(id).held()) + lacking_within(id, 0) <= config_.num_blocks;
   }
 
   void move_out(GroupId id, PreemptionMode mode) {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
+    behind_.erase(id);
     for (SlowBranch& branch : group.branches | std::views::values) {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
     const bool holds_something = !group.held().empty();
+    group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
     const std::int64_t num_held = std::ssize(group.held());
     if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
       group.num_swapped_out += num_held;
+      forecast_.see_swapped_out(std::exchange(group.stakes, {}));
       plan.swapped_out.push_back(id);
       copied_.push_back(id);
     } else {
@@ -288,7 +309,8 @@ class SlowScheduler : public SlowWindows {
     if (swapped.empty() && waiting.empty()) {
       return std::nullopt;
     }
-    if (!swapped.empty() && (waiting.empty() || config_.policy.swapped_before_waiting || swapped[0] < waiting[0])) {
+    if (!swapped.empty() &&
+        (waiting.empty() || config_.policy.swapped_before_waiting || goes_before(swapped[0], waiting[0]))) {
       return swapped_for_room_ ? std::nullopt : std::optional(swapped[0]);
     }
     return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
@@ -300,12 +322,6 @@ class SlowScheduler : public SlowWindows {
     if (running.empty()) {
       return true;
     }
-    std::int64_t tokens = group.decodes() ? group.size() : 0;
-    for (const SlowBranch& branch : group.branches | std::views::values) {
-      tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
-    }
-    tokens -= num_found(found);
-    const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
     wanted += swapped ? std::ssize(group.held()) : 0;
@@ -313,8 +329,8 @@ class SlowScheduler : public SlowWindows {
     const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
     wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
     wanted += reserve_within(id, steps);
-    return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
-           wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
+    return num_running_branches() + group.counted() <= config_.max_num_seqs && fits_plan(id, found) &&
+           wanted <= std::ssize(memory.device) && !computes_prefix_of(id, found);
   }
 
   void enter(GroupId id, const Matches& found) {
@@ -324,12 +340,15 @@ class SlowScheduler : public SlowWindows {
       }
       groups().at(id).num_swapped_in += std::ssize(groups().at(id).held());
       memory.swap(groups().at(id), GroupState::kRunning);
+      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), std::ssize(groups().at(id).held()));
       plan.swapped_in.push_back(id);
       copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
+    in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
-    adopt(id, found);
+    const std::int64_t num_found = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found, 0);
     go_on(id);
   }
 
@@ -342,95 +361,9 @@ class SlowScheduler : public SlowWindows {
     }
   }
 
-  void end(GroupId id, SequenceId branch) {
-    if (groups().at(id).size() == 1) {
-      memory.erase_group(id);
-    } else {
-      memory.erase_branch(groups().at(id), branch);
-    }
-  }
-
-  // An event for each draw, or one for scores alone. The first is the branch's own; every further one has a new id, and
-  // goes on, if it does, with what the branch had before.
-  void hear(const ScheduledSequence& planned, std::int32_t first_result,
-            const std::vector<std::optional<TokenId>>& results, std::vector<SequenceEvent>& events) {
-    SlowGroup& group = groups().at(planned.group_id);
-    const SlowBranch before = group.branches.at(planned.sequence_id);
-    const auto scores_end = results.begin() + planned.num_scores;
-    const bool scored = std::all_of(results.begin(), scores_end, [](const auto& score) { return score.has_value(); });
-    std::vector<SequenceId> ended;
-    for (std::int32_t i = 0; i < std::max(planned.num_draws, 1); ++i) {
-      SequenceEvent& event = events.emplace_back();
-      event.group_id = planned.group_id;
-      event.sequence_id = i == 0 ? planned.sequence_id : next_id_++;
-      event.parent_id = planned.sequence_id;
-      event.branch = i == 0 ? before.branch : i;
-      event.score_row = first_result;
-      event.num_scores = scored && i == 0 ? planned.num_scores : 0;
-      event.sample_row = first_result + planned.num_scores + i;
-      SlowBranch now = before;
-      now.branch = event.branch;
-      if (i > 0) {
-        now.blocks.resize(memory.blocks_for(now.computed));
-        now.most_computed = now.computed;
-      }
-      if (!scored || (planned.samples && !results[planned.num_scores + i])) {
-        event.finished = true;
-        event.finish_reason = FinishReason::kError;
-      } else if (planned.samples) {
-        add_token(group, now, *results[planned.num_scores + i], event);
-      }
-      group.branches[event.sequence_id] = now;
-      if (event.finished) {
-        ended.push_back(event.sequence_id);
-      }
-    }
-    if (planned.num_draws > 1) {
-      group.num_branches = planned.num_draws;
-      group.num_draws = 1;
-    }
-    for (const SequenceId id : ended | std::views::reverse) {
-      events.back().group_finished = group.size() == 1;
-      if (id == planned.sequence_id && failed(results)) {
-        memory.forget_own(group.branches.at(id));
-      }
-      end(planned.group_id, id);
-    }
-  }
-
-  void add_token(const SlowGroup& group, SlowBranch& branch, TokenId token, SequenceEvent& event) const {
-    branch.tokens.push_back(token);
-    event.has_token = true;
-    event.token_id = token;
-    const StopConditions& stop = group.asked.stop;
-    const std::int64_t length = std::ssize(branch.tokens);
-    const bool stops = std::ranges::count(stop.stop_token_ids, token) > 0;
-    event.finished = stops || length - branch.prompt == stop.max_tokens || length == config_.max_model_len;
-    event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
-  }
-
-  void count_up() {
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      plan.num_tokens += planned.num_tokens;
-      plan.num_samples += planned.samples ? 1 : 0;
-      plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
-      plan.num_results += planned.num_scores + planned.num_draws;
-    }
-    for (const BlockCopy& copy : plan.copies) {
-      ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out
-         : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
-                                          : stats.num_blocks_copied_on_write);
-    }
-    stats.num_preemptions += std::ssize(plan.preempted);
-    stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
-    stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
-    stats.num_cached_blocks_evicted = memory.num_evicted;
-  }
-
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;
   std::vector<GroupId> kept_out_;
   bool swapped_for_room_ = false;
-  SequenceId next_id_ = 0;
 };
 
 }  // namespace fastpaged::test

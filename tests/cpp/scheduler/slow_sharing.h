@@ -94,24 +94,40 @@ class SlowSharing : public SlowBooks {
     return count;
   }
 
-  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt.
-  [[nodiscard]] bool computes_prefix_of(const SlowGroup& group, const Matches& found) const {
+  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt; or
+  // somebody will who goes before it and has but a share of this plan.
+  [[nodiscard]] bool computes_prefix_of(GroupId id, const Matches& found) const {
+    const SlowGroup& group = memory.groups.at(id);
     return std::ranges::any_of(found, [&](const auto& match) {
       const SlowBranch& branch = group.branches.at(match.first);
       const std::int64_t end = std::ssize(match.second.blocks) * config_.block_size + config_.block_size;
-      return end <= most_adopted(branch) && std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
-               const SlowGroup& other = memory.groups.at(planned.group_id);
-               const SlowBranch& computed = other.branches.at(planned.sequence_id);
-               const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
-               return planned.samples && !decodes && computed.publishes && planned.first_token < end &&
-                      end <= planned.first_token + planned.num_tokens &&
-                      other.asked.cache_root == group.asked.cache_root &&
-                      SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
-             });
+      const auto same_until_there = [&](const SlowGroup& other, const SlowBranch& computed) {
+        return computed.publishes && other.asked.cache_root == group.asked.cache_root &&
+               SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
+      };
+      if (end > most_adopted(branch)) {
+        return false;
+      }
+      for (const GroupId behind : behind_) {
+        for (const SlowBranch& prompt : memory.groups.at(behind).branches | std::views::values) {
+          if (goes_before(behind, id) && prompt.computed < end && end <= std::ssize(prompt.tokens) &&
+              same_until_there(memory.groups.at(behind), prompt)) {
+            return true;
+          }
+        }
+      }
+      return std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
+        const SlowGroup& other = memory.groups.at(planned.group_id);
+        const SlowBranch& computed = other.branches.at(planned.sequence_id);
+        const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
+        return planned.samples && !decodes && planned.first_token < end &&
+               end <= planned.first_token + planned.num_tokens && same_until_there(other, computed);
+      });
     });
   }
 
-  void adopt(GroupId id, const Matches& found) {
+  // Returns how many tokens that was.
+  std::int64_t adopt(GroupId id, const Matches& found) {
     SlowGroup& group = groups().at(id);
     std::int64_t num_tokens = 0;
     for (const auto& [branch_id, match] : found) {
@@ -129,6 +145,7 @@ class SlowSharing : public SlowBooks {
       stats.num_prefix_tokens_looked_up += looks(group) ? group.branches.begin()->second.prompt : 0;
       stats.num_prefix_tokens_found += num_tokens;
     }
+    return num_tokens;
   }
 
   // After a step: this branch, and if there is anything new, the others of its group.

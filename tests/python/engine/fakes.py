@@ -86,6 +86,7 @@ class ToyWorker:
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.max_model_len = max_model_len
+        self.block_bytes = 1000  # as if there were blocks
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
@@ -94,6 +95,9 @@ class ToyWorker:
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
         return 0
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         if self.before_step is not None:

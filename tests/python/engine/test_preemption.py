@@ -193,8 +193,8 @@ def test_swapped_bytes_are_the_scheduler_s_blocks(tiny_llama: Path) -> None:
     engine.close()
 
 
-def test_without_a_mode_a_request_of_one_sequence_is_recomputed(tiny_llama: Path) -> None:
-    engine = tiny_engine(tiny_llama, None)
+def test_by_the_paper_s_rule_a_request_of_one_sequence_is_recomputed(tiny_llama: Path) -> None:
+    engine = tiny_engine(tiny_llama, "by_branches")
     for i in range(4):
         engine.add_request(str(i), [10 + i] * 5, greedy(12))
     drain(engine)
