@@ -170,8 +170,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="missed partial copy: the block that begins as another one does holds anything",
         file="kv_cache/kv_cache_manager_prefixes.cc",
-        good="""    copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, match.partial_block, *copy);
-""",
+        good="    copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, "
+        "match.partial_block, *copy);\n",
         bad="",
     ),
     Fault(
