@@ -28,6 +28,7 @@ from fastpaged._core_plan import StepEvents as StepEvents
 from fastpaged._core_snapshot import BlockBill as BlockBill
 from fastpaged._core_snapshot import CacheEvent as CacheEvent
 from fastpaged._core_snapshot import KVSnapshot as KVSnapshot
+from fastpaged._core_snapshot import PinnedPrefix as PinnedPrefix
 from fastpaged._core_snapshot import PinUse as PinUse
 from fastpaged._core_snapshot import RequestUse as RequestUse
 from fastpaged._core_snapshot import SlotSplit as SlotSplit
@@ -262,14 +263,6 @@ class Batch:
     context_lens: Final[npt.NDArray[np.int32]]
     block_tables: Final[npt.NDArray[np.int32]]
     sample_rows: Final[npt.NDArray[np.int32]]
-
-class PinnedPrefix:
-    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
-
-    id: Final[int]
-    num_tokens: Final[int]
-    num_blocks: Final[int]
-    num_held_blocks: Final[int]
 
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.

@@ -1,12 +1,18 @@
-"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc). Only for readers and type checkers: no
-module of this name exists at run time."""
+"""What fastpaged._core's scheduler says of the KV memory (bind_snapshot.cc, bind_prefixes.cc). Only for readers and
+type checkers: no module of this name exists at run time."""
 
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fastpaged._core import PinnedPrefix
+class PinnedPrefix:
+    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
+
+    id: Final[int]
+    num_tokens: Final[int]
+    num_blocks: Final[int]
+    num_held_blocks: Final[int]
 
 class SlotSplit:
     """Slots of one tier: the first is the sum of the next five; the last three are beside these. See kv_snapshot.h."""

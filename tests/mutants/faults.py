@@ -1,7 +1,7 @@
 """The seeded faults: each is one small mistake that a person could make, as an exact replacement of text.
 
 First the ten that were promised for the core; then further ways to go wrong at the same places, and what sharing of
-prefixes, samples and beams adds; then kernels, the graph and the sampler.
+prefixes, samples and beams adds; then kernels, the graph and the sampler. Those of pressure are in pressure_faults.py.
 """
 
 from __future__ import annotations

@@ -69,6 +69,10 @@ class KVCacheManager {
   // on the device for swap_out, on the host for swap_in.
   [[nodiscard]] bool swap_out(std::span<BlockTable* const> tables);
   [[nodiscard]] bool swap_in(std::span<BlockTable* const> tables);
+  // Host blocks that swap_out() would take, and copies that it would make. REQUIRES: the tables are on the device.
+  [[nodiscard]] std::int32_t missing_to_swap_out(std::span<BlockTable* const> tables) const {
+    return missing_to_move(tables, CopyKind::kSwapOut);
+  }
   // Free device blocks that swap_in() would take. REQUIRES: the tables are on the host.
   [[nodiscard]] std::int32_t missing_to_swap_in(std::span<BlockTable* const> tables) const {
     return missing_to_move(tables, CopyKind::kSwapIn);

@@ -74,6 +74,7 @@
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
 #include "fastpaged/scheduler/kv_snapshot.h"
+#include "fastpaged/scheduler/preemption_forecast.h"
 #include "fastpaged/scheduler/prefix_pins.h"
 #include "fastpaged/scheduler/quarantine.h"
 #include "fastpaged/scheduler/request_queue.h"
@@ -313,7 +314,7 @@ class Scheduler {
   void preempt_for_room(SequenceGroup& group);
   void move_out(SequenceGroup& group, PreemptionMode mode);
   [[nodiscard]] bool wants_swap(const SequenceGroup& group, PreemptionMode mode) const;
-  [[nodiscard]] bool swap_is_cheaper(const SequenceGroup& group) const;
+  [[nodiscard]] PreemptionStakes stakes_of(const SequenceGroup& group) const;
 
   [[nodiscard]] RequestQueue& queue_of(GroupState state);
   [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
@@ -414,6 +415,7 @@ class Scheduler {
   std::vector<ForcedPreemption> forced_;
   // Of those that were preempted and have ended since the last update(), and before it, since the one before.
   std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;
+  PreemptionForecast forecast_;
   std::vector<Broken> broken_;                // groups that an update() could not carry on, or a quarantine() found
   std::int64_t num_refused_releases_ = 0;     // of which quarantine() knows
   std::vector<SequenceEvent> spared_events_;  // of that update(), of the others

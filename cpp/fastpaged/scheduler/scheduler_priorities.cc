@@ -64,7 +64,7 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
   for (const PrefixMatch& match : found_.matches) {  // swapping victims may take the host's
     found_.num_tokens -= match.num_tokens - match.num_device_tokens(config_.block_size);
   }
-  if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_blocks()) {
+  if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_usable_blocks()) {
     return false;
   }
   Way way = way_of(group);

@@ -119,4 +119,6 @@ class _Average:
 
 
 def _duration(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -106,7 +106,7 @@ class _Historian:
         return self._history
 
     def _note_outside(self, event: Event) -> None:
-        group_id = event.what.get("id")
+        group_id: int = event.what.get("id", -1)  # of what has none, nobody asks
         prompt = self._replayer.prompt if event.kind in ("add", "pin") else []
         self._history.outside.append(Outside(event.kind, event.time, event.what, prompt))
         if event.kind == "add":

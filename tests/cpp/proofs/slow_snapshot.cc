@@ -93,7 +93,7 @@ void SlowSnapshot::check_tier(const TierUse& use, Tier tier) {
   SlotSplit expected = {.num_slots = std::ssize(use.blocks) * block_size};
   for (BlockId block = 0; block < std::ssize(use.blocks); ++block) {
     const BlockUse& seen = use.blocks[block];
-    check_name(seen, block);
+    check_name(seen, tier == Tier::kDevice ? block : engine_->scheduler().kv_cache().host_node(block));
     const auto there = held_.find({tier, block});
     if (there == held_.end()) {
       REQUIRE(seen.num_holders == 0);
@@ -197,13 +197,13 @@ void SlowSnapshot::check_ages(const KVSnapshot& snapshot) {
   }
 }
 
-void SlowSnapshot::check_name(const BlockUse& use, BlockId block) {
+void SlowSnapshot::check_name(const BlockUse& use, PrefixCache::Node node) {
   if (!use.cached) {
     REQUIRE(use.content_hash == 0);
     return;
   }
   PrefixCache::Node root = 0;
-  const std::vector<TokenId> text = engine_->cache().text_of(block, root);
+  const std::vector<TokenId> text = engine_->cache().text_of(node, root);
   const std::string& name = engine_->scheduler().kv_cache().prefix_cache().root_name(root);
   REQUIRE(names_->try_emplace({engine_->scheduler().config().block_size, name, text}, use.content_hash).first->second ==
           use.content_hash);

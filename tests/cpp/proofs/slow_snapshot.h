@@ -46,7 +46,7 @@ class SlowSnapshot {
   void check_bills(const KVSnapshot& snapshot) const;
   void check_bill(const BlockBill& bill, const std::vector<SequenceId>& owners) const;
   void check_ages(const KVSnapshot& snapshot);
-  void check_name(const BlockUse& use, BlockId block);
+  void check_name(const BlockUse& use, PrefixCache::Node node);
   void check_events(const KVSnapshot& snapshot);
 
   FakeEngine* engine_;

@@ -47,6 +47,7 @@ struct SlowGroup {
   std::int32_t num_branches = 1;              // there ever were
   std::int32_t num_draws = 1;                 // from the row to sample from: several until the samples have parted
   std::int64_t num_preemptions = 0;
+  PreemptionStakes stakes;  // when it was preempted by cost
   std::int64_t num_recomputed = 0;
   std::int64_t num_swapped_out = 0;
   std::int64_t num_swapped_in = 0;
