@@ -351,8 +351,8 @@ class SlowScheduler : public SlowResults {
     groups().at(id).state = GroupState::kRunning;
     in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
-    const std::int64_t num_found = adopt(id, found);
-    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found, 0);
+    const auto [num_found, num_on_host] = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found - num_on_host, num_on_host);
     go_on(id);
   }
 

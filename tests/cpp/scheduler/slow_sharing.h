@@ -9,6 +9,7 @@
 #include <optional>
 #include <ranges>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/slow_books.h"
@@ -133,8 +134,8 @@ class SlowSharing : public SlowBooks {
     });
   }
 
-  // Returns how many tokens that was.
-  std::int64_t adopt(GroupId id, const Matches& found) {
+  // Returns how many tokens were found, and how many of them on the host.
+  std::pair<std::int64_t, std::int64_t> adopt(GroupId id, const Matches& found) {
     SlowGroup& group = groups().at(id);
     std::int64_t num_tokens = 0;
     std::int64_t num_host_tokens = 0;
@@ -156,7 +157,7 @@ class SlowSharing : public SlowBooks {
       stats.num_prefix_tokens_found += num_tokens;
       stats.num_host_prefix_tokens_found += num_host_tokens;
     }
-    return num_tokens;
+    return {num_tokens, num_host_tokens};
   }
 
   // After a step: this branch, and if there is anything new, the others of its group.

@@ -191,8 +191,6 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   MESSAGE("tokens found in the prefix cache: ", counts.stats.num_prefix_tokens_found,
           ", blocks copied for their beginning: ", counts.stats.num_partial_prefix_blocks,
           ", evicted: ", counts.stats.num_cached_blocks_evicted, ", pins released: ", counts.stats.num_pins_released);
-  MESSAGE("ended by their time: ", counts.expired, ", preempted for a priority: ", counts.for_priority,
-          ", aged: ", counts.aged, ", prompts given the rest of a step: ", counts.handed_out);
   MESSAGE("cached blocks copied to the host: ", counts.stats.num_prefix_blocks_demoted,
           ", there without a copy: ", counts.taken_as_copies,
           ", copied back: ", counts.stats.num_prefix_blocks_promoted, " (", counts.stats.num_host_prefix_tokens_found,
@@ -201,6 +199,8 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   CHECK(counts.stats.num_prefix_blocks_promoted > 100);
   CHECK(counts.stats.num_host_cached_blocks_evicted > 100);
   CHECK(counts.taken_as_copies > 20);
+  MESSAGE("ended by their time: ", counts.expired, ", preempted for a priority: ", counts.for_priority,
+          ", aged: ", counts.aged, ", prompts given the rest of a step: ", counts.handed_out);
   CHECK(counts.operations >= 100'000);
   CHECK(counts.preemptions > 1000);  // the pools were small enough to matter
   CHECK(counts.ceilings > 100);
