@@ -11,45 +11,42 @@ void CacheOracle::pin(PinId id, std::vector<TokenId> tokens, const std::string& 
   REQUIRE(pins_.emplace(id, Pin{std::move(tokens), root}).second);
 }
 
-void CacheOracle::check() {
-  const KVCacheManager& kv_cache = scheduler_->kv_cache();
-  const bool caches = scheduler_->config().prefix_caching;
-  for (BlockId block = 0; caches && block < kv_cache.num_blocks(); ++block) {
-    if (kv_cache.prefix_cache().holds(block)) {
-      check_block(kv_cache.device_pool(), block, block);
-    }
-  }
-  for (BlockId block = 0; kv_cache.has_host_tier() && block < kv_cache.host_pool().num_blocks(); ++block) {
-    if (kv_cache.prefix_cache().holds(kv_cache.host_node(block))) {
-      check_block(kv_cache.host_pool(), block, kv_cache.host_node(block));
+void CacheOracle::check(const std::set<PrefixCache::Node>& in_doubt) {
+  const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
+  for (BlockId block = 0; scheduler_->config().prefix_caching && block < cache.num_blocks(); ++block) {
+    if (cache.holds(block) && !in_doubt.contains(block)) {
+      check_block(block);
     }
   }
   check_pins();
 }
 
 // What its key says, from the first block on, is what is there.
-void CacheOracle::check_block(const BlockPool& pool, BlockId block, PrefixCache::Node node) {
+void CacheOracle::check_block(PrefixCache::Node block) {
   const KVCacheManager& kv_cache = scheduler_->kv_cache();
-  PrefixCache::Node root_node = 0;
-  const std::vector<TokenId> text = text_of(node, root_node);
+  PrefixCache::Node node = 0;
+  const std::vector<TokenId> text = text_of(block, node);
   const auto root = std::ranges::find_if(
-      roots_, [&](const std::string& name) { return kv_cache.prefix_cache().find_root(name) == root_node; });
+      roots_, [&](const std::string& name) { return kv_cache.prefix_cache().find_root(name) == node; });
   REQUIRE(root != roots_.end());
   const std::vector<History> all = histories(text, *root);
   const std::size_t first = text.size() - static_cast<std::size_t>(kv_cache.block_size());
+  const bool on_host = block >= kv_cache.num_blocks();
+  const BlockPool& pool = on_host ? kv_cache.host_pool() : kv_cache.device_pool();
   for (std::int32_t offset = 0; offset < kv_cache.block_size(); ++offset) {
     CAPTURE(block);
     CAPTURE(offset);
-    REQUIRE(kv_->holds(pool, block, offset, all.at(first + static_cast<std::size_t>(offset))));
+    num_host_slots_checked_ += on_host ? 1 : 0;
+    REQUIRE(kv_->holds(pool, on_host ? block - kv_cache.num_blocks() : block, offset,
+                       all.at(first + static_cast<std::size_t>(offset))));
     ++num_slots_checked_;
-    num_host_slots_checked_ += &pool == &kv_cache.host_pool() ? 1 : 0;
   }
 }
 
-std::vector<TokenId> CacheOracle::text_of(PrefixCache::Node node, PrefixCache::Node& root) const {
+std::vector<TokenId> CacheOracle::text_of(BlockId block, PrefixCache::Node& root) const {
   const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
   std::vector<TokenId> text;
-  for (root = node; root >= 0; root = cache.parent(root)) {
+  for (root = block; root >= 0; root = cache.parent(root)) {
     const std::span<const TokenId> tokens = cache.tokens(root);
     text.insert(text.begin(), tokens.begin(), tokens.end());
   }

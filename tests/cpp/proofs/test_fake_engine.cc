@@ -23,6 +23,7 @@ struct Occurred {
   std::int64_t steps = 0;
   std::int64_t slots_checked = 0;
   std::int64_t pool_ends = 0;
+  std::int64_t expired = 0;
   std::int64_t forks = 0;
   std::int64_t parted = 0;
   std::int64_t beams_forked = 0;
@@ -45,11 +46,13 @@ struct Occurred {
   void add(const FakeEngine& engine) {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
+    expired += engine.counts().expired;
     parted += engine.requests().num_parted();
     beams_forked += engine.requests().num_beams_forked();
     beam_results += engine.requests().num_results();
     found_again += engine.counts().num_found_again;
     cached_slots_checked += engine.cache().num_slots_checked();
+    cached_host_slots_checked += engine.cache().num_host_slots_checked();
     pins_refused += engine.counts().num_refused_pins;
     trees_rebuilt += engine.num_trees_rebuilt();
     const SchedulerStats& more = engine.counts().stats;
@@ -64,12 +67,10 @@ struct Occurred {
     const SchedulerStats& seen = engine.scheduler().stats();
     stats.num_partial_prefix_blocks += seen.num_partial_prefix_blocks;
     stats.num_cached_blocks_evicted += seen.num_cached_blocks_evicted;
+    stats.num_pins_released += seen.num_pins_released;
     stats.num_prefix_blocks_demoted += seen.num_prefix_blocks_demoted;
     stats.num_prefix_blocks_promoted += seen.num_prefix_blocks_promoted;
     stats.num_host_prefix_tokens_found += seen.num_host_prefix_tokens_found;
-    stats.num_host_cached_blocks_evicted += seen.num_host_cached_blocks_evicted;
-    cached_host_slots_checked += engine.cache().num_host_slots_checked();
-    stats.num_pins_released += seen.num_pins_released;
   }
 };
 
@@ -79,6 +80,8 @@ SchedulerConfig config_of_a_life(Random& random) {
     config.num_blocks = random.between(8, 24);
     config.num_host_blocks = random.between(0, 24);
   }
+  config.host_prefix_tier = config.prefix_caching && random.once_in(2);
+  config.costs = random_costs(random);
   return config;
 }
 
@@ -104,7 +107,7 @@ class Life {
   void step() {
     ++occurred_.steps;
     between_steps();
-    const SchedulerOutput plan = engine_.schedule();
+    const SchedulerOutput plan = engine_.schedule(engine_.now() + random_.between(0, 3));
     if (random_.once_in(10)) {
       return forget(plan);
     }
@@ -143,7 +146,9 @@ class Life {
     keep_prefixes();
     std::vector<GroupId> groups = engine_.groups();
     if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
-      engine_.add(request_of_a_life(random_, next_id_++, engine_.scheduler().config()));
+      NewRequest request = request_of_a_life(random_, next_id_++, engine_.scheduler().config());
+      set_random_wishes(random_, request, engine_.now());
+      engine_.add(request);
     }
     maybe_end_somebody();
     for (const GroupId id : engine_.groups()) {
@@ -238,10 +243,10 @@ void print(const Occurred& occurred) {
       number(stats.num_cached_blocks_evicted), number(stats.num_pins_released));
   std::printf("released for room; %lld cached slots checked, %lld of them on the host\n",
               number(occurred.cached_slots_checked), number(occurred.cached_host_slots_checked));
-  std::printf(
-      "fake engine: %lld cached blocks went to the host, %lld came back (%lld tokens), %lld were evicted there\n",
-      number(stats.num_prefix_blocks_demoted), number(stats.num_prefix_blocks_promoted),
-      number(stats.num_host_prefix_tokens_found), number(stats.num_host_cached_blocks_evicted));
+  std::printf("fake engine: %lld cached blocks moved to the host and %lld back, %lld tokens found there; %lld ends by ",
+              number(stats.num_prefix_blocks_demoted), number(stats.num_prefix_blocks_promoted),
+              number(stats.num_host_prefix_tokens_found), number(occurred.expired));
+  std::printf("their time\n");
 }
 
 }  // namespace
@@ -276,13 +281,12 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
                                    stats.num_partial_prefix_blocks,
                                    stats.num_cached_blocks_evicted,
                                    stats.num_pins_released,
-                                   stats.num_prefix_blocks_demoted,
-                                   stats.num_prefix_blocks_promoted,
-                                   stats.num_host_prefix_tokens_found,
-                                   stats.num_host_cached_blocks_evicted,
-                                   occurred.cached_host_slots_checked,
                                    occurred.trees_rebuilt,
                                    occurred.pool_ends,
+                                   occurred.expired,
+                                   occurred.cached_host_slots_checked,
+                                   stats.num_prefix_blocks_demoted,
+                                   stats.num_prefix_blocks_promoted,
                                    occurred.resets,
                                    occurred.aborts_while_planned,
                                    occurred.aborts[GroupState::kWaiting],
