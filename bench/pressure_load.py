@@ -28,11 +28,12 @@ class LoadRequest:
     prompt_token_ids: list[int]
     num_output_tokens: int
     num_samples: int = 1
+    num_shared_tokens: int = 0  # with which the prompt begins, as others do
 
     @property
     def num_tokens(self) -> int:
-        """Of K and V at its end, if its samples share the prompt."""
-        return len(self.prompt_token_ids) + self.num_samples * self.num_output_tokens
+        """Of K and V at its end that are its own, if its samples share the prompt."""
+        return len(self.prompt_token_ids) - self.num_shared_tokens + self.num_samples * self.num_output_tokens
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ class Load:
     name: str
     requests: Sequence[LoadRequest]
     prefix_caching: bool = False
+
+
+def parts(load: Load, count: int) -> list[Load]:
+    """The load cut into so many, to be served one by one: what happens to one request changes what happens to all after
+    it, so that a single run says little."""
+    size = -(-len(load.requests) // count)
+    cuts = (load.requests[begin : begin + size] for begin in range(0, len(load.requests), size))
+    return [Load(load.name, requests, load.prefix_caching) for requests in cuts]
 
 
 def made_up_lengths(kind: str, count: int, seed: int = 0) -> list[Lengths]:
@@ -70,7 +79,8 @@ def read_lengths(file: Path, count: int) -> list[Lengths]:
 
 
 def loads(folder: Path | None, count: int) -> list[Load]:
-    """ShareGPT's lengths, Alpaca's, Alpaca's with several samples, and Alpaca's behind system prompts that are shared.
+    """ShareGPT's lengths, Alpaca's, Alpaca's with several samples; and with a prefix cache Alpaca's behind system
+    prompts that are shared, and ShareGPT's, which share nothing but may be found again after a preemption.
 
     folder: where the files of lengths lie; None makes them up.
     """
@@ -78,16 +88,17 @@ def loads(folder: Path | None, count: int) -> list[Load]:
     def lengths(kind: str) -> list[Lengths]:
         return made_up_lengths(kind, count) if folder is None else read_lengths(folder / _FILES[kind], count)
 
-    alpaca = lengths("alpaca")
+    sharegpt, alpaca = lengths("sharegpt"), lengths("alpaca")
     rng = random.Random("samples and system prompts")
     samples = [rng.choice(_SAMPLES) for _ in alpaca]
     systems = [list(range(1 + 1000 * i, 1 + 1000 * i + size)) for i, size in enumerate(_SYSTEM_PROMPTS)]
     chosen = [rng.choice(systems) for _ in alpaca]
     return [
-        Load("sharegpt", _requests(lengths("sharegpt"))),
+        Load("sharegpt", _requests(sharegpt)),
         Load("alpaca", _requests(alpaca)),
         Load("samples", _requests(alpaca, num_samples=samples.__getitem__)),
         Load("shared", _requests(alpaca, prefix=chosen.__getitem__), prefix_caching=True),
+        Load("cached", _requests(sharegpt), prefix_caching=True),
     ]
 
 
@@ -97,6 +108,6 @@ def _requests(
     prefix: Callable[[int], list[int]] = lambda _: [],
 ) -> list[LoadRequest]:
     return [
-        LoadRequest([*prefix(i), *([_FIRST_OWN_TOKEN + i] * num_prompt)], num_output, num_samples(i))
+        LoadRequest([*prefix(i), *([_FIRST_OWN_TOKEN + i] * num_prompt)], num_output, num_samples(i), len(prefix(i)))
         for i, (num_prompt, num_output) in enumerate(lengths)
     ]

@@ -7,9 +7,11 @@ from pathlib import Path
 
 _LABELS = {"recompute": "always recompute", "swap": "always swap", "auto": "by cost"}
 
+Curves = Mapping[str, Sequence[tuple[int, float]]]  # (block size, seconds) by mode
 
-def plot(curves: Mapping[str, Sequence[tuple[int, float]]], output: Path) -> bool:
-    """(block size, seconds) by mode. False: there is no matplotlib."""
+
+def plot(panels: Mapping[str, Curves], output: Path) -> bool:
+    """One beside the other, by title. False: there is no matplotlib."""
     try:
         import matplotlib
     except ImportError:
@@ -17,20 +19,15 @@ def plot(curves: Mapping[str, Sequence[tuple[int, float]]], output: Path) -> boo
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for mode, points in curves.items():
-        xs, ys = zip(*sorted(points), strict=True)
-        axes.plot(xs, ys, marker="o", linestyle="--" if mode == "auto" else "-", label=_LABELS[mode])
-    axes.set(
-        title="what preemption costs, ShareGPT's lengths at twice the capacity",
-        xlabel="block size, tokens",
-        ylabel="seconds of recomputing and copying",
-        xscale="log",
-        yscale="log",
-    )
-    axes.set_xscale("log", base=2)
-    axes.grid(visible=True, which="both", alpha=0.3)
-    axes.legend()
+    figure, all_axes = pyplot.subplots(1, len(panels), figsize=(6 * len(panels), 4.5), layout="constrained")
+    for axes, (title, curves) in zip(all_axes, panels.items(), strict=True):
+        for mode, points in curves.items():
+            xs, ys = zip(*sorted(points), strict=True)
+            axes.plot(xs, ys, marker="o", linestyle="--" if mode == "auto" else "-", label=_LABELS[mode])
+        axes.set(title=title, xlabel="block size, tokens", ylabel="seconds of recomputing and copying", ylim=(0, None))
+        axes.set_xscale("log", base=2)
+        axes.grid(visible=True, which="both", alpha=0.3)
+        axes.legend()
     figure.savefig(output / "pressure.png", dpi=120)
     pyplot.close(figure)
     return True

@@ -9,12 +9,19 @@ namespace fastpaged {
 KVCacheManager::Faults KVCacheManager::faults(std::span<const std::int32_t> device_holders,
                                               std::span<const std::int32_t> host_holders) const {
   Faults faults = {.on_device = device_.faults(device_holders), .on_host = host_.faults(host_holders), .of_cache = {}};
-  for (BlockId block = 0; prefix_caching_ && block < device_.num_blocks(); ++block) {
-    if (device_.is_cached(block) != prefix_cache_.holds(block)) {
-      faults.on_device.push_back(
-          {block, "block " + std::to_string(block) + " of the device pool is " +
-                      (device_.is_cached(block) ? "said to be cached" : "cached unknown to it")});
+  const auto compare = [&](const BlockPool& pool, PrefixCache::Node first, std::vector<BlockFault>& found) {
+    for (BlockId block = 0; block < pool.num_blocks(); ++block) {
+      if (pool.is_cached(block) != prefix_cache_.holds(first + block)) {
+        found.push_back({block, "block " + std::to_string(block) + " of the " + pool.name() + " pool is " +
+                                    (pool.is_cached(block) ? "said to be cached" : "cached unknown to it")});
+      }
     }
+  };
+  if (prefix_caching_) {
+    compare(device_, 0, faults.on_device);
+  }
+  if (host_tier_) {
+    compare(host_, host_node(0), faults.on_host);
   }
   try {
     prefix_cache_.check_invariants();
@@ -29,13 +36,21 @@ void KVCacheManager::quarantine(const Faults& faults) {
     ++epoch_;
     prefix_cache_.clear();
   }
-  for (const BlockFault& fault : faults.on_device) {
-    if (prefix_caching_ && prefix_cache_.holds(fault.block)) {
-      static_cast<void>(prefix_cache_.erase(fault.block));
+  const auto forget = [&](const std::vector<BlockFault>& found, PrefixCache::Node first) {
+    for (const BlockFault& fault : found) {
+      if (prefix_cache_.holds(first + fault.block)) {
+        static_cast<void>(prefix_cache_.erase(first + fault.block));
+      }
     }
+  };
+  if (prefix_caching_) {
+    forget(faults.on_device, 0);
+  }
+  if (host_tier_) {
+    forget(faults.on_host, host_node(0));
   }
   device_.quarantine(faults.on_device, [&](BlockId block) { return prefix_caching_ && prefix_cache_.holds(block); });
-  host_.quarantine(faults.on_host, [](BlockId) { return false; });
+  host_.quarantine(faults.on_host, [&](BlockId block) { return host_tier_ && prefix_cache_.holds(host_node(block)); });
 }
 
 }  // namespace fastpaged

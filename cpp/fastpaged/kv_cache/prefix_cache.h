@@ -42,7 +42,7 @@ class PrefixCache {
 
   [[nodiscard]] std::int32_t num_cached() const { return index_.size(); }
   [[nodiscard]] BlockId num_blocks() const { return static_cast<BlockId>(entries_.size()); }  // cached or not
-  [[nodiscard]] std::uint64_t num_erased() const { return num_erased_; }  // since the beginning
+  [[nodiscard]] std::uint64_t num_erased() const { return num_erased_; }                      // since the beginning
   // Changes whenever something is forgotten or moved: what was found before may not be there any more.
   [[nodiscard]] std::uint64_t generation() const { return num_erased_ + num_moved_; }
   [[nodiscard]] bool holds(BlockId block) const { return entries_[block].id != 0; }

@@ -15,6 +15,7 @@
 // Codes that would be infinity or NaN are never written: fp8_e5m2's beyond 0x7B, and -128. fp8_e4m3's 0x7F is 480.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -32,7 +33,11 @@ DType kv_code_dtype(std::string_view name);
 constexpr float largest_code(DType dtype) {
   return dtype == DType::kInt8 ? 127.0F : dtype == DType::kFp8E4M3 ? 448.0F : 57344.0F;
 }
-float value_of_code(DType dtype, std::uint8_t code);
+// Of every code.
+const std::array<float, 256>& values_of_codes(DType dtype);
+inline float value_of_code(DType dtype, std::uint8_t code) {
+  return values_of_codes(dtype)[code];
+}
 // REQUIRES: x is no NaN.
 std::uint8_t nearest_code(DType dtype, float x);
 

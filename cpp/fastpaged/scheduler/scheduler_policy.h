@@ -11,9 +11,10 @@ enum class PreemptionMode : std::uint8_t {
   kSwap,        // copied to the host pool, and back
   kByBranches,  // the paper's rule: recompute a group of one sequence, swap a group of several
   // Whichever is cheaper for this group by PreemptionCosts; recomputing if both cost the same. Swapping moves each
-  // block it holds out and in. Recomputing computes each of its computed tokens once, however many branches share it,
-  // but not what a cached block holds that somebody else holds too: that will be found again. What it alone holds
-  // counts, cached or not: it is freed for want of room, and so will mostly be gone.
+  // block it holds out, unless a copy is there, and in. Recomputing computes each of its computed tokens once, however
+  // many branches share it, but not what a cached block holds that somebody else holds too: that will be found again.
+  // Of what it alone holds in cached blocks such a share will be found, on the device or on the host, as was of late
+  // (preemption_forecast.h).
   kAuto,
 };
 

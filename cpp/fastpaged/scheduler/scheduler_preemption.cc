@@ -53,9 +53,11 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
     sequence->table().truncate(kv_cache_.blocks_for(sequence->num_computed_tokens()));
     holds_something = holds_something || sequence->table().size() > 0;
   }
-  const std::int64_t copies_before = kv_cache_.copies().num_blocks();
+  group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
+  const std::int64_t copies_before = num_swap_copies();
   if (holds_something && wants_swap(group, mode) && kv_cache_.swap_out(group.tables())) {
-    group.num_blocks_swapped_out += kv_cache_.copies().num_blocks() - copies_before;
+    group.num_blocks_swapped_out += num_swap_copies() - copies_before;
+    forecast_.see_swapped_out(std::exchange(group.stakes, {}));
     change_state(group, GroupState::kSwapped);
     swapped_out_.push_back(group.id);
     ++stats_.num_groups_swapped_out;
@@ -77,16 +79,19 @@ bool Scheduler::wants_swap(const SequenceGroup& group, PreemptionMode mode) cons
     case PreemptionMode::kByBranches:
       return group.num_sequences() > 1;
     case PreemptionMode::kAuto:
-      return swap_is_cheaper(group);
+      return forecast_.cost_of_swap(group.stakes, config_.costs) <
+             forecast_.cost_of_recompute(group.stakes, config_.costs, config_.block_size);
   }
   return false;
 }
 
-// By the rule of PreemptionMode::kAuto. Each block is computed once, however many branches hold it.
-bool Scheduler::swap_is_cheaper(const SequenceGroup& group) const {
+// What it would lose by being preempted now. The cache is asked for the first branch alone: what the others have beyond
+// it is computed again.
+PreemptionStakes Scheduler::stakes_of(const SequenceGroup& group) const {
   struct Use {
     std::int32_t num_tokens = 0;
     std::int32_t num_holders = 0;  // of this group
+    bool is_first = false;         // branch's
   };
   std::unordered_map<BlockId, Use> uses;
   for (const auto& sequence : group.sequences) {
@@ -94,19 +99,23 @@ bool Scheduler::swap_is_cheaper(const SequenceGroup& group) const {
     for (const BlockId block : sequence->table().blocks()) {
       Use& use = uses[block];
       use.num_tokens = std::max(use.num_tokens, std::min(num_tokens, config_.block_size));
+      use.is_first = use.is_first || sequence == group.sequences.front();
       ++use.num_holders;
       num_tokens -= config_.block_size;
     }
   }
+  PreemptionStakes stakes;
+  stakes.num_blocks = std::ssize(uses);
+  stakes.num_blocks_out = kv_cache_.missing_to_swap_out(group.tables());
   const BlockPool& pool = kv_cache_.device_pool();
-  std::int64_t num_tokens = 0;
   for (const auto& [block, use] : uses) {
-    const bool stays = !group.skip_prefix_cache && pool.is_cached(block) && pool.ref_count(block) > use.num_holders;
-    num_tokens += stays ? 0 : use.num_tokens;
+    const bool is_cached = use.is_first && !group.skip_prefix_cache && pool.is_cached(block);
+    const bool is_safe = is_cached && pool.ref_count(block) > use.num_holders;
+    (is_safe     ? stakes.num_safe_tokens
+     : is_cached ? stakes.num_cached_tokens
+                 : stakes.num_lost_tokens) += use.num_tokens;
   }
-  const PreemptionCosts& costs = config_.costs;
-  return static_cast<double>(uses.size()) * (costs.seconds_per_block_out + costs.seconds_per_block_in) <
-         static_cast<double>(num_tokens) * costs.seconds_per_token;
+  return stakes;
 }
 
 RequestCost Scheduler::request_cost(GroupId id) const {

@@ -127,6 +127,7 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
     pins_.offer(sequence.table(), sequence.num_published_blocks(), sequence.token_ids(), group.cache_root);
     group.take_over_from(sequence, kv_cache_);
   }
+  forecast_.see_found(std::exchange(group.stakes, {}), num_tokens - num_host_tokens, num_host_tokens);
   if (!std::exchange(group.was_let_in, true)) {
     clear_queue_deadline(group);
     cached_.emplace_back(group.id, num_tokens);

@@ -57,8 +57,9 @@ Quarantine Scheduler::quarantine() {
       remove(found->second);
     }
   }
+  const std::vector<BlockCopy> pending = kv_cache_.take_copies();  // of a schedule() that threw
+  plan_copies_.insert(plan_copies_.end(), pending.begin(), pending.end());
   distrust_copies();
-  static_cast<void>(kv_cache_.take_copies());
   plan_.spend();
   for (auto& [id, group] : groups_) {  // what the pool has become too small for ends at its ceiling
     if (group.state == GroupState::kSwapped && num_held_blocks(group) > kv_cache_.num_usable_blocks()) {

@@ -24,6 +24,7 @@
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/request/stopping.h"
 #include "fastpaged/scheduler/beam_search.h"
+#include "fastpaged/scheduler/preemption_forecast.h"
 #include "fastpaged/scheduler/sequence.h"
 
 namespace fastpaged {
@@ -55,6 +56,7 @@ struct SequenceGroup {
   std::int64_t num_tokens_recomputed = 0;   // of all its sequences, by the time they are
   std::int64_t num_blocks_swapped_out = 0;  // copied, not entries of tables
   std::int64_t num_blocks_swapped_in = 0;
+  PreemptionStakes stakes;        // as it was preempted by cost, to be recomputed, until it is back
   std::uint64_t kept_until = 0;   // up to this step nobody preempts it for room: it had come back
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences

@@ -16,6 +16,7 @@ where they differ, so that a prefix cache finds the same. Times (deadlines) are 
              [row, token, logprob] that went on or ended; ends: [group, sequence, reason]
 "abort" "finish" "finish_beams" "fork" "preempt" "reset" "pin" "unpin" "reset_prefix_cache" "costs": the methods of that
              name, with id, seq, seqs, mode; ok, made, held: what they returned
+"quarantine" the last event: what was found after an invariant broke, from a cause that the scheduler was not told of
 """
 
 # ruff: noqa: D102  # what they do is Scheduler's to say
@@ -25,12 +26,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastpaged import _core
+from fastpaged.engine.decisions import EVENT, Row, changed_rows, decisions_of, ends_of, plan_rows
 from fastpaged.engine.known_paths import NEXT, KnownPaths, Position, Walk
 
 if TYPE_CHECKING:
@@ -39,15 +40,12 @@ if TYPE_CHECKING:
     from fastpaged.engine.recording_file import RecordingFile
 
 STOP = -1
-_EVENT = struct.Struct("<QQqqqqqqqQqd")  # a row of StepEvents.packed
 _STOPPED = 0  # FinishReason.STOP's place
 _NO_DEADLINE = 2**63 - 1
 _NO_STRAND = 2**31 - 1
 _USUAL = {"num_samples": 1, "skip_prefix_cache": False, "priority": 0}
 _DEADLINES = ("deadline_ns", "queue_deadline_ns")
 _MIN_TOKENS_TO_SWEEP = 2**16
-
-Row = tuple[int, int, int, int]
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -209,9 +207,12 @@ class RecordingScheduler(_core.Scheduler):
         super().set_costs(costs)
         self._note("costs", **fields_of(costs))
 
-    def check_invariants(self) -> None:
-        super().check_invariants()
-        self._paths.check_invariants()
+    def quarantine(self) -> _core.Quarantine:
+        done = super().quarantine()
+        if done.found:
+            self._note("quarantine", found=list(done.found))
+            self.recording.end("an invariant broke, for which a replay has no reason")
+        return done
 
     def _note(self, kind: str, **fields: object) -> None:
         self.recording.write(kind, fields)
@@ -278,7 +279,7 @@ class _Update:
         self._grown: dict[int, dict[int | None, Position]] = {}  # live beams
 
     def of(self, events: _core.StepEvents) -> dict[str, object]:
-        for group, seq, token, row, _, _, reason, is_over, kind, parent, _, _ in _EVENT.iter_unpack(events.packed):
+        for group, seq, token, row, _, _, reason, is_over, kind, parent, _, _ in EVENT.iter_unpack(events.packed):
             if token >= 0:
                 self._take(group, seq, parent, token, row, reason, kind)
             if reason >= 0 and kind == 0:
@@ -312,50 +313,6 @@ class _Update:
             self._beams.append((row, -logprob, token, code))
         elif code != NEXT:
             self._draws.append([row, code])
-
-
-def plan_rows(plan: _core.SchedulerOutput) -> list[Row]:
-    """(group, sequence, first token, number of tokens) of all that a plan computes."""
-    return [
-        (group, sequence, first, num)
-        for (group, first, num), sequence in zip(plan.scheduled, plan.scheduled_sequences, strict=True)
-    ]
-
-
-def decisions_of(plan: _core.SchedulerOutput) -> dict[str, Any]:
-    """What else was decided, by the names of a recording; without what is empty."""
-    lists = {
-        "copies": plan.copies,
-        "preempted": plan.preempted,
-        "out": plan.swapped_out,
-        "in": plan.swapped_in,
-        "let_in": plan.let_in,
-        "cached": plan.cached,
-    }
-    return {name: made for name, made in lists.items() if made}
-
-
-def ends_of(events: _core.StepEvents) -> list[list[object]]:
-    """[group, sequence, reason] of those that ended, in order."""
-    reasons = list(_core.FinishReason.__members__)
-    rows = _EVENT.iter_unpack(events.packed)
-    return [[row[0], row[1], reasons[row[6]].lower()] for row in rows if row[6] >= 0]
-
-
-def changed_rows(before: list[Row], rows: list[Row]) -> list[object] | None:
-    """How the rows of a plan differ from those of the one before, gone on by a token each; None: they do not."""
-    expected = gone_on(before)
-    if rows == expected:
-        return None
-    most = min(len(rows), len(expected))
-    first = next((i for i in range(most) if rows[i] != expected[i]), most)
-    last = next((i for i in range(most - first) if rows[-1 - i] != expected[-1 - i]), most - first)
-    return [first, last, rows[first : len(rows) - last]]
-
-
-def gone_on(rows: list[Row]) -> list[Row]:
-    """The same sequences, each with the token after these."""
-    return [(group, sequence, first + num, 1) for group, sequence, first, num in rows]
 
 
 def _position_of(known: dict[int | None, Position], sequence_id: int) -> Position:

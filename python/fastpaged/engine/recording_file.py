@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import TYPE_CHECKING, TextIO
 
 from fastpaged.errors import InvalidRequestError
@@ -67,18 +66,22 @@ class RecordingFile:
             if file is not None:
                 file.close()
         except OSError as error:
-            self._warn(error)
+            self._warn(error.strerror or str(error))
+
+    def end(self, why: str) -> None:
+        """Nothing is written any more, which a warning says."""
+        if self._file is not None:
+            self._warn(why)
+            self.close()
 
     def _give_up(self, error: OSError) -> None:
         file, self._file = self._file, None
-        self._warn(error)
+        self._warn(error.strerror or str(error))
         try:
             if file is not None:
                 file.close()  # tries again to write what it holds
         except OSError:
             pass
 
-    def _warn(self, error: OSError) -> None:
-        logging.getLogger(__name__).warning(
-            "recording to %s has ended: %s", os.fspath(self.path), error.strerror or str(error)
-        )
+    def _warn(self, why: str) -> None:
+        logging.getLogger(__name__).warning("recording to %s has ended: %s", self.path, why)

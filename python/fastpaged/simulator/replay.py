@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
-from fastpaged.engine.recorder import Row, changed_rows, decisions_of, ends_of, fields_of, plan_rows
+from fastpaged.engine.decisions import Row, changed_rows, decisions_of, ends_of, plan_rows
+from fastpaged.engine.recorder import fields_of
 from fastpaged.errors import InvalidRequestError
 from fastpaged.simulator.core_calls import add_request, results_of, root_of, scheduler_of
-from fastpaged.simulator.recording import Event, Header, read_recording
+from fastpaged.simulator.recording import Event, Header, Recording, read_recording
 from fastpaged.simulator.replayed_paths import ReplayedPaths
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Replayer:
                 self._compare(event, "ok", what["ok"], scheduler.preempt(what["id"], what["mode"]))
             case "unpin":
                 self._compare(event, "ok", what["ok"], scheduler.unpin(what["id"]))
+            case "quarantine":
+                pass  # the recording ends with it
             case "reset":
                 scheduler.reset()
             case "reset_prefix_cache":
@@ -142,10 +145,14 @@ class Replayer:
             self._differences.append(Difference(event.line, self.step, name, recorded, replayed))
 
 
-def replay(path: str, max_differences: int = 10) -> ReplayResult:
+def replay(path: str) -> ReplayResult:
+    """Of a file: see replay_recording(). Raises InvalidRequestError for what is no recording."""
+    return replay_recording(read_recording(path))
+
+
+def replay_recording(recording: Recording, max_differences: int = 10) -> ReplayResult:
     """All of a recording, or up to what cannot be any more after what was decided otherwise. Raises InvalidRequestError
-    for what is no recording."""
-    recording = read_recording(path)
+    for what cannot be replayed at all."""
     replayer = Replayer(recording.header)
     first: list[Difference] = []
     num_differences = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fastpaged.engine.recorder import Row
+    from fastpaged.engine.decisions import Row
 
 # What a step does, and what each of it is the count of.
 PARTS = (
@@ -100,4 +100,5 @@ def _least_squares(counts: npt.NDArray[np.float64], times: npt.NDArray[np.float6
                 x[i] = max(0.0, x[i] + (wanted[i] - gram[i] @ x) / gram[i, i])
         if np.abs(x - before).max() <= 1e-12 * max(1e-300, np.abs(x).max()):
             break
-    return x / scale
+    found: npt.NDArray[np.float64] = x / scale
+    return found

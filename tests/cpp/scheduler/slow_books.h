@@ -109,43 +109,9 @@ class SlowBooks {
     return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
   }
 
-  // What a branch computes, if prompts that have but a share may take cut_left tokens more.
-  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch_id, std::int64_t cut_left) const {
-    const SlowGroup& group = memory.groups.at(id);
-    const SlowBranch& branch = group.branches.at(branch_id);
-    const std::int64_t tokens = prefill_tokens(group, branch);
-    if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? cut_to_rows(branch, tokens) : 0;
-    }
-    const std::int64_t most = cut_to_rows(branch, std::min({tokens, budget(), at_once(tokens)}));
-    return is_cut(tokens, most) ? std::min(most, cut_left) : most;
-  }
-
-  // Whether that is counted as a share: there is more of the prompt than this step can do, or should.
-  [[nodiscard]] bool is_cut(std::int64_t tokens, std::int64_t most) const {
-    return shares() && tokens > 0 && (most < tokens || tokens > config_.policy.prefill_share);
-  }
-
-  [[nodiscard]] bool shares() const { return config_.policy.chunked_prefill && config_.policy.prefill_share > 0; }
-
-  [[nodiscard]] std::int64_t at_once(std::int64_t tokens) const {
-    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return threshold == 0 ? tokens : threshold;
-  }
-
-  [[nodiscard]] std::int64_t cut_left() const {
-    std::int64_t left = cut_limit_;
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      left -= cut_.contains(planned.sequence_id) ? planned.num_tokens : 0;
-    }
-    return left;
-  }
-
   std::int64_t cut_limit_ = 0;
-  std::set<SequenceId> cut_;  // of which the plan's tokens are a share
   std::set<GroupId> behind_;  // of which the plan computes less than it could
   SchedulerConfig config_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
 };
 
 }  // namespace fastpaged::test

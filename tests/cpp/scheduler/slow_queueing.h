@@ -16,6 +16,7 @@ class SlowQueueing : public SlowWindows {
  public:
   using SlowWindows::SlowWindows;
 
+  std::int64_t num_aged = 0;
   std::optional<GroupId> first_in_rank;  // when the last plan was begun
 
  protected:
@@ -54,8 +55,10 @@ class SlowQueueing : public SlowWindows {
     for (auto& [id, group] : groups()) {
       if (group.state != GroupState::kRunning) {
         in_line_.insert(id);
-        group.aged = group.aged || (config_.policy.by_priority && config_.policy.ageing_steps > 0 &&
-                                    group.num_passed_over >= config_.policy.ageing_steps);
+        const bool ages = !group.aged && (config_.policy.by_priority && config_.policy.ageing_steps > 0 &&
+                                          group.num_passed_over >= config_.policy.ageing_steps);
+        group.aged = group.aged || ages;
+        num_aged += ages ? 1 : 0;
       }
     }
   }

@@ -12,13 +12,15 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_queueing.h"
+#include "scheduler/slow_results.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowQueueing {
+class SlowScheduler : public SlowResults {
  public:
-  using SlowQueueing::SlowQueueing;
+  using SlowResults::SlowResults;
+
+  std::int64_t num_preempted_for_priority = 0;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -68,7 +70,10 @@ class SlowScheduler : public SlowQueueing {
     return next_id_++;
   }
 
-  void set_costs(const PreemptionCosts& costs) { config_.costs = costs; }
+  void set_costs(const PreemptionCosts& costs) {
+    config_.costs = costs;
+    weigh_evictions();
+  }
 
   bool preempt(GroupId id, PreemptionMode mode) {
     if (groups().contains(id)) {
@@ -79,6 +84,7 @@ class SlowScheduler : public SlowQueueing {
 
   // free_device, free_host: in whatever order the blocks of many requests came back.
   void reset(const std::vector<BlockId>& free_device, const std::vector<BlockId>& free_host) {
+    doubt_copies();
     groups().clear();
     unreported.clear();
     forced_.clear();
@@ -88,14 +94,12 @@ class SlowScheduler : public SlowQueueing {
   }
 
   const SchedulerOutput& schedule(Nanoseconds now = 0) {
-    recompute_what_was_copied();
+    doubt_copies();
     end_expired(now);
     ++step_;
     age_line();
     first_in_rank = first_of_all();
-    cut_.clear();
-    behind_.clear();
-    cut_limit_ = shares() ? config_.policy.prefill_share : 1'000'000;
+    begin_shares();
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -107,10 +111,8 @@ class SlowScheduler : public SlowQueueing {
       }
     }
     for (const bool decodes : {true, false}) {
-      if (!decodes && shares()) {
-        const std::int64_t share = config_.policy.prefill_share;
-        const std::int64_t left_to_line = std::min<std::int64_t>(config_.block_size, share / 2);
-        cut_limit_ = std::max<std::int64_t>(1, std::min(share - left_to_line, budget() / 2));
+      if (!decodes) {
+        share_among_running();
       }
       for (const GroupId id : ids(GroupState::kRunning)) {
         if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
@@ -118,7 +120,7 @@ class SlowScheduler : public SlowQueueing {
         }
       }
     }
-    cut_limit_ = shares() ? config_.policy.prefill_share : 1'000'000;
+    share_among_line();
     while (budget() > 0 || config_.policy.by_priority) {
       const std::optional<GroupId> next = next_in_line();
       if (!next || ((budget() == 0 || !may_enter(*next, look_up(*next))) && !make_way_for(*next))) {
@@ -137,7 +139,6 @@ class SlowScheduler : public SlowQueueing {
   }
 
   // results: for each planned branch that has some, its scores and draws in order, nothing where it failed.
-  using Results = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
   std::vector<SequenceEvent> update(const Results& results) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
@@ -169,10 +170,6 @@ class SlowScheduler : public SlowQueueing {
   }
 
  private:
-  [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
-    return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
-  }
-
   void go_on(GroupId id) {
     const bool decodes = groups().at(id).decodes();
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
@@ -187,7 +184,7 @@ class SlowScheduler : public SlowQueueing {
         return;
       }
       const std::int64_t tokens = decodes ? 1 : chunk(id, branch, cut_left());
-      const std::int64_t most = decodes ? 1 : chunk(id, branch, 1'000'000);
+      const std::int64_t most = decodes ? 1 : chunk(id, branch, kNoLimit);
       if (tokens > 0 && !make_room(id, branch, tokens)) {
         continue;
       }
@@ -204,70 +201,13 @@ class SlowScheduler : public SlowQueueing {
     }
   }
 
-  [[nodiscard]] ScheduledSequence planned(GroupId id, SequenceId branch_id, std::int64_t tokens) const {
-    const SlowGroup& group = memory.groups.at(id);
-    const SlowBranch& branch = group.branches.at(branch_id);
-    const bool samples = branch.computed + tokens == std::ssize(branch.tokens);
-    return {id,
-            branch_id,
-            static_cast<std::int32_t>(branch.computed),
-            static_cast<std::int32_t>(tokens),
-            samples,
-            scores(branch, tokens),
-            samples ? group.num_draws : 0};
-  }
-
-  // What is left goes to those who were to compute less than they could: of their share, or of the budget where nobody
-  // decodes. For this nobody has to go.
-  void hand_out_rest() {
-    const bool decodes = std::ranges::any_of(
-        plan.scheduled, [&](const ScheduledSequence& planned) { return groups().at(planned.group_id).decodes(); });
-    std::vector<GroupId> behind(behind_.begin(), behind_.end());
-    std::ranges::sort(behind, [&](GroupId a, GroupId b) { return goes_before(a, b); });
-    for (const GroupId id : behind) {
-      for (auto& [branch_id, branch] : groups().at(id).branches) {
-        const std::vector<ScheduledSequence> before = plan.scheduled;
-        const auto place = std::ranges::find(plan.scheduled, branch_id, &ScheduledSequence::sequence_id);
-        const auto index = place - plan.scheduled.begin();
-        const std::int64_t there = place == plan.scheduled.end() ? 0 : place->num_tokens;
-        if (there > 0) {
-          plan.scheduled.erase(place);
-        }
-        const std::int64_t tokens = chunk(id, branch_id, decodes ? cut_left() : budget());
-        const std::vector<std::int64_t> lacking = memory.lacking(groups().at(id), branch, tokens);
-        const std::int64_t most = chunk(id, branch_id, 1'000'000);
-        plan.scheduled = before;
-        if (tokens <= there || lacking.size() > memory.device.size()) {
-          continue;
-        }
-        fill(id, branch, lacking);
-        if (there > 0) {
-          plan.scheduled[index] = planned(id, branch_id, tokens);
-        } else {
-          plan.scheduled.push_back(planned(id, branch_id, tokens));
-        }
-        if (!is_cut(prefill_tokens(groups().at(id), branch), most)) {
-          cut_.erase(branch_id);
-        }
-      }
-    }
-  }
-
-  void fill(GroupId id, SlowBranch& branch, const std::vector<std::int64_t>& lacking) {
-    const std::size_t copies = memory.copies.size();
-    memory.fill(branch, lacking);
-    if (memory.copies.size() > copies) {
-      copied_.push_back(id);
-    }
-  }
-
   // False: the branch has ended for it, or its group had to go itself.
   bool make_room(GroupId id, SequenceId branch, std::int64_t tokens) {
     while (true) {
       const std::vector<std::int64_t> lacking =
           memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
-        fill(id, groups().at(id).branches.at(branch), lacking);
+        memory.fill(groups().at(id).branches.at(branch), lacking);
         return true;
       }
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
@@ -318,16 +258,21 @@ class SlowScheduler : public SlowQueueing {
   // The first in line has the worst preempted that run, if their priority is worse than its own, as many as it takes
   // for it to come in; and nobody, if it would not, or waits for a prefix. Tried out on a world of its own.
   bool make_way_for(GroupId id) {
-    if (!config_.policy.by_priority || computes_prefix_of(id, look_up(id))) {
+    Matches found = look_up(id);
+    if (!config_.policy.by_priority || computes_prefix_of(id, found)) {
       return false;
+    }
+    for (SlowMatch& match : found | std::views::values) {
+      match.tokens = num_on_device(match);  // swapping victims may take the host's
     }
     SlowScheduler trial = *this;
     std::vector<GroupId> victims;
     while (trial.may_be_preempted_for(id)) {
       victims.push_back(trial.ids(GroupState::kRunning).back());
       trial.preempt_for(id, victims.back());
-      if (trial.may_enter(id, trial.look_up(id)) && trial.whole_pool_holds(id)) {
+      if (trial.may_enter(id, found) && trial.whole_pool_holds(id)) {
         std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
+        num_preempted_for_priority += std::ssize(victims);
         return true;
       }
     }
@@ -344,32 +289,6 @@ class SlowScheduler : public SlowQueueing {
     return std::ssize(memory.groups.at(id).held()) + lacking_within(id, 0) <= config_.num_blocks;
   }
 
-  // Whether what it must compute at once fits into the plan: if it decodes or no prompt is cut, everything; and if
-  // prompts have shares, a token at least of its own.
-  [[nodiscard]] bool fits_plan(GroupId id, const Matches& found) const {
-    const SlowGroup& group = memory.groups.at(id);
-    if (group.decodes() || !config_.policy.chunked_prefill) {
-      std::int64_t tokens = group.decodes() ? group.size() : 0;
-      for (const SlowBranch& branch : group.branches | std::views::values) {
-        tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
-      }
-      return tokens - num_found(found) <= budget();
-    }
-    if (!shares() || cut_left() > 0) {
-      return budget() > 0;
-    }
-    for (const auto& [branch_id, branch] : group.branches) {
-      const std::int64_t blocks = found.contains(branch_id) ? std::ssize(found.at(branch_id).blocks) : 0;
-      const std::int64_t tokens = prefill_tokens(group, branch) - blocks * config_.block_size;
-      const std::int64_t all = std::ssize(branch.tokens) - branch.computed;
-      if (tokens > 0) {
-        return tokens <= std::min<std::int64_t>({budget(), config_.policy.prefill_share, at_once(tokens)}) &&
-               scores(branch, all) + 1 <= 1 + spare_rows();
-      }
-    }
-    return true;
-  }
-
   void move_out(GroupId id, PreemptionMode mode) {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
@@ -378,11 +297,10 @@ class SlowScheduler : public SlowQueueing {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
     const bool holds_something = !group.held().empty();
-    const std::int64_t num_held = std::ssize(group.held());
+    group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
     if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
-      group.num_swapped_out += num_held;
+      forecast_.see_swapped_out(std::exchange(group.stakes, {}));
       plan.swapped_out.push_back(id);
-      copied_.push_back(id);
     } else {
       memory.forget(group);
     }
@@ -411,7 +329,7 @@ class SlowScheduler : public SlowQueueing {
     }
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
-    wanted += swapped ? std::ssize(group.held()) : 0;
+    wanted += swapped ? memory.missing_to_swap_in(group) : 0;
     const std::int64_t steps = steps_to_keep(id);
     const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
     wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
@@ -422,120 +340,25 @@ class SlowScheduler : public SlowQueueing {
 
   void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
-      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
-             release_oldest_pin()) {
+      while (ids(GroupState::kRunning).empty() &&
+             memory.missing_to_swap_in(groups().at(id)) > std::ssize(memory.device) && release_oldest_pin()) {
       }
-      groups().at(id).num_swapped_in += std::ssize(groups().at(id).held());
+      const std::int64_t copied_before = groups().at(id).num_swapped_in;
       memory.swap(groups().at(id), GroupState::kRunning);
+      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), groups().at(id).num_swapped_in - copied_before);
       plan.swapped_in.push_back(id);
-      copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
     in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
-    adopt(id, found);
+    const auto [num_found, num_on_host] = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found - num_on_host, num_on_host);
     go_on(id);
-  }
-
-  // Nobody knows whether the copies of a plan that was not updated were run.
-  void recompute_what_was_copied() {
-    for (const GroupId id : std::exchange(copied_, {})) {
-      if (!reported && groups().contains(id) && groups().at(id).state != GroupState::kWaiting) {
-        memory.forget(groups().at(id));
-      }
-    }
-  }
-
-  void end(GroupId id, SequenceId branch) {
-    if (groups().at(id).size() == 1) {
-      behind_.erase(id);
-      memory.erase_group(id);
-    } else {
-      memory.erase_branch(groups().at(id), branch);
-    }
-  }
-
-  // An event for each draw, or one for scores alone. The first is the branch's own; every further one has a new id, and
-  // goes on, if it does, with what the branch had before.
-  void hear(const ScheduledSequence& planned, std::int32_t first_result,
-            const std::vector<std::optional<TokenId>>& results, std::vector<SequenceEvent>& events) {
-    SlowGroup& group = groups().at(planned.group_id);
-    const SlowBranch before = group.branches.at(planned.sequence_id);
-    const auto scores_end = results.begin() + planned.num_scores;
-    const bool scored = std::all_of(results.begin(), scores_end, [](const auto& score) { return score.has_value(); });
-    std::vector<SequenceId> ended;
-    for (std::int32_t i = 0; i < std::max(planned.num_draws, 1); ++i) {
-      SequenceEvent& event = events.emplace_back();
-      event.group_id = planned.group_id;
-      event.sequence_id = i == 0 ? planned.sequence_id : next_id_++;
-      event.parent_id = planned.sequence_id;
-      event.branch = i == 0 ? before.branch : i;
-      event.score_row = first_result;
-      event.num_scores = scored && i == 0 ? planned.num_scores : 0;
-      event.sample_row = first_result + planned.num_scores + i;
-      SlowBranch now = before;
-      now.branch = event.branch;
-      if (i > 0) {
-        now.blocks.resize(memory.blocks_for(now.computed));
-        now.most_computed = now.computed;
-      }
-      if (!scored || (planned.samples && !results[planned.num_scores + i])) {
-        event.finished = true;
-        event.finish_reason = FinishReason::kError;
-      } else if (planned.samples) {
-        add_token(group, now, *results[planned.num_scores + i], event);
-      }
-      group.branches[event.sequence_id] = now;
-      if (event.finished) {
-        ended.push_back(event.sequence_id);
-      }
-    }
-    if (planned.num_draws > 1) {
-      group.num_branches = planned.num_draws;
-      group.num_draws = 1;
-    }
-    for (const SequenceId id : ended | std::views::reverse) {
-      events.back().group_finished = group.size() == 1;
-      if (id == planned.sequence_id && failed(results)) {
-        memory.forget_own(group.branches.at(id));
-      }
-      end(planned.group_id, id);
-    }
-  }
-
-  void add_token(const SlowGroup& group, SlowBranch& branch, TokenId token, SequenceEvent& event) const {
-    branch.tokens.push_back(token);
-    event.has_token = true;
-    event.token_id = token;
-    const StopConditions& stop = group.asked.stop;
-    const std::int64_t length = std::ssize(branch.tokens);
-    const bool stops = std::ranges::count(stop.stop_token_ids, token) > 0;
-    event.finished = stops || length - branch.prompt == stop.max_tokens || length == config_.max_model_len;
-    event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
-  }
-
-  void count_up() {
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      plan.num_tokens += planned.num_tokens;
-      plan.num_samples += planned.samples ? 1 : 0;
-      plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
-      plan.num_results += planned.num_scores + planned.num_draws;
-    }
-    for (const BlockCopy& copy : plan.copies) {
-      ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out
-         : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
-                                          : stats.num_blocks_copied_on_write);
-    }
-    stats.num_preemptions += std::ssize(plan.preempted);
-    stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
-    stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
-    stats.num_cached_blocks_evicted = memory.num_evicted;
   }
 
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;
   std::vector<GroupId> kept_out_;
   bool swapped_for_room_ = false;
-  SequenceId next_id_ = 0;
 };
 
 }  // namespace fastpaged::test

@@ -23,22 +23,26 @@ class SlowWindows : public SlowSharing {
     return window() > 0 && group.came_back_at > 0 && step_ <= group.came_back_at + window();
   }
 
-  // What preempting it would cost, by either means: tokens, each as it lies in one slot of one block, and blocks.
-  [[nodiscard]] double cost_of_recomputing(const SlowGroup& group) const {
+  // What it would lose: tokens, each as it lies in one slot of one block, and blocks.
+  [[nodiscard]] PreemptionStakes stakes_of(const SlowGroup& group) const {
     std::set<std::pair<BlockId, std::int64_t>> slots;
     for (const SlowBranch& branch : group.branches | std::views::values) {
       for (std::int64_t token = 0; token < branch.computed; ++token) {
         slots.emplace(branch.blocks[token / config_.block_size], token % config_.block_size);
       }
     }
-    if (!group.asked.skip_prefix_cache) {
-      std::erase_if(slots, [&](const auto& slot) { return is_cached_for_others(group, slot.first); });
+    const std::vector<BlockId>& first = group.branches.begin()->second.blocks;
+    PreemptionStakes stakes;
+    stakes.num_blocks = stakes.num_blocks_out = std::ssize(group.held());
+    for (const auto& [block, slot] : slots) {
+      const bool is_found = memory.cached.contains({false, block}) && std::ranges::count(first, block) > 0;
+      if (!is_found || group.asked.skip_prefix_cache) {
+        ++stakes.num_lost_tokens;
+      } else {
+        ++(is_others(group, block) ? stakes.num_safe_tokens : stakes.num_cached_tokens);
+      }
     }
-    return static_cast<double>(slots.size()) * config_.costs.seconds_per_token;
-  }
-  [[nodiscard]] double cost_of_swapping(const SlowGroup& group) const {
-    return static_cast<double>(group.held().size()) *
-           (config_.costs.seconds_per_block_out + config_.costs.seconds_per_block_in);
+    return stakes;
   }
 
  protected:
@@ -46,7 +50,9 @@ class SlowWindows : public SlowSharing {
 
   [[nodiscard]] bool swaps(const SlowGroup& group, PreemptionMode mode) const {
     return mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1) ||
-           (mode == PreemptionMode::kAuto && cost_of_swapping(group) < cost_of_recomputing(group));
+           (mode == PreemptionMode::kAuto &&
+            forecast_.cost_of_swap(group.stakes, config_.costs) <
+                forecast_.cost_of_recompute(group.stakes, config_.costs, config_.block_size));
   }
 
   // How many steps after this one the blocks must be enough for, if this group comes in: those of its own window, or
@@ -99,6 +105,7 @@ class SlowWindows : public SlowSharing {
   }
 
   std::int64_t step_ = 0;
+  PreemptionForecast forecast_;  // numbers alone: what they are of is counted here
 
  private:
   [[nodiscard]] std::int64_t growth(const SlowGroup& group, const SlowBranch& branch, std::int64_t steps) const {
@@ -107,12 +114,12 @@ class SlowWindows : public SlowSharing {
     return std::min(steps, last - 1 - std::ssize(branch.tokens));
   }
 
-  [[nodiscard]] bool is_cached_for_others(const SlowGroup& group, BlockId block) const {
+  [[nodiscard]] bool is_others(const SlowGroup& group, BlockId block) const {
     std::int64_t own = 0;
     for (const SlowBranch& branch : group.branches | std::views::values) {
       own += std::ranges::count(branch.blocks, block);
     }
-    return memory.cached.contains(block) && memory.holders(block) > own;
+    return memory.holders(block) > own;
   }
 };
 

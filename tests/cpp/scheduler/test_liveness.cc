@@ -65,7 +65,11 @@ void play_trace(Random& random, World& world) {
   PinId last_pin = 0;
   while (world.num_requests < num_requests || world.scheduler.has_unfinished()) {
     while (world.num_requests < num_requests && random.once_in(pause)) {
-      world.add(random_request(random, ++last_id, world.scheduler.config()));
+      NewRequest request = random_request(random, ++last_id, world.scheduler.config());
+      if (world.scheduler.config().policy.by_priority) {
+        request.priority = random.between(0, 3);
+      }
+      world.add(request);
     }
     const auto& groups = world.slow.memory.groups;
     if (!groups.empty() && forks && random.once_in(3) && world.num_branches < 40) {
@@ -123,6 +127,19 @@ TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, b
   }
 }
 
+TEST_CASE("with windows in which who came back is kept, by cost: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  for (const std::int32_t steps : {1, 8}) {
+    CAPTURE(steps);
+    policy.resume_grace_steps = steps;
+    CHECK(play_traces(policy, bound_of_one_line).preemptions > 300);
+  }
+  policy.swapped_before_waiting = true;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
 TEST_CASE("swapped before waiting: everyone ends in time, too") {
   SchedulerPolicy policy;
   policy.swapped_before_waiting = true;
@@ -131,6 +148,25 @@ TEST_CASE("swapped before waiting: everyone ends in time, too") {
   policy.counts_running_needs = false;
   policy.preemption_mode = PreemptionMode::kSwap;
   CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+// By priority the best of all takes the place of the oldest: it changes when a better one comes or ages, or it ends.
+TEST_CASE("by priority, with and without ageing and shares: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.by_priority = true;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+  policy.ageing_steps = 5;
+  policy.prefill_share = 4;
+  policy.resume_grace_steps = 3;
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+TEST_CASE("one line with shares: everyone ends in the time of one line") {
+  SchedulerPolicy policy;
+  policy.prefill_share = 3;
+  CHECK(play_traces(policy, bound_of_one_line).preemptions > 100);
 }
 
 // Whole prompts: a request of one branch has no dull step, and one of several finishes a branch's prefill in each.

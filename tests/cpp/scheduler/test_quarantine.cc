@@ -279,7 +279,7 @@ TEST_CASE("any block of anybody, at any time: who holds it fails, and all others
     std::erase_if(here, [&](GroupId id) { return service.table(id).size() == 0; });
     if (!here.empty()) {
       BlockTable& table = service.table(random.one_of(here));
-      const std::int32_t index = random.between(0, table.size() - 1);
+      const std::int32_t index = random.once_in(2) ? 0 : random.between(0, table.size() - 1);
       const BlockId block = table.blocks()[static_cast<std::size_t>(index)];
       Ids holders;
       for (const GroupId id : here) {
@@ -301,7 +301,7 @@ TEST_CASE("any block of anybody, at any time: who holds it fails, and all others
   }
   CHECK(num_failed > 200);
   CHECK(num_spared > 200);
-  CHECK(num_shared > 10);
+  CHECK(num_shared > 3);
 }
 
 }  // namespace fastpaged::test

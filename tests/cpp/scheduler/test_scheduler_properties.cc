@@ -79,7 +79,11 @@ struct Counts {
   std::int64_t ceilings = 0;
   std::int64_t shared_again = 0;
   std::int64_t parted = 0;
+  std::int64_t taken_as_copies = 0;
   std::int64_t expired = 0;
+  std::int64_t for_priority = 0;
+  std::int64_t aged = 0;
+  std::int64_t handed_out = 0;
   SchedulerStats stats;
 };
 
@@ -124,6 +128,9 @@ void count(Counts& counts, const World& world) {
   counts.shared_again += world.slow.memory.num_shared_again;
   counts.parted += world.num_parted;
   counts.expired += world.num_expired;
+  counts.for_priority += world.slow.num_preempted_for_priority;
+  counts.aged += world.slow.num_aged;
+  counts.handed_out += world.slow.num_handed_out;
   counts.stats.num_blocks_swapped_out += stats.num_blocks_swapped_out;
   counts.stats.num_blocks_swapped_in += stats.num_blocks_swapped_in;
   counts.stats.num_blocks_copied_on_write += stats.num_blocks_copied_on_write;
@@ -132,6 +139,11 @@ void count(Counts& counts, const World& world) {
   counts.stats.num_partial_prefix_blocks += stats.num_partial_prefix_blocks;
   counts.stats.num_cached_blocks_evicted += stats.num_cached_blocks_evicted;
   counts.stats.num_pins_released += stats.num_pins_released;
+  counts.stats.num_prefix_blocks_demoted += stats.num_prefix_blocks_demoted;
+  counts.stats.num_prefix_blocks_promoted += stats.num_prefix_blocks_promoted;
+  counts.stats.num_host_prefix_tokens_found += stats.num_host_prefix_tokens_found;
+  counts.stats.num_host_cached_blocks_evicted += stats.num_host_cached_blocks_evicted;
+  counts.taken_as_copies += world.slow.memory.num_taken_as_copies;
 }
 
 // Growing, cutting and forgetting one big tree, over and over.
@@ -179,6 +191,16 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   MESSAGE("tokens found in the prefix cache: ", counts.stats.num_prefix_tokens_found,
           ", blocks copied for their beginning: ", counts.stats.num_partial_prefix_blocks,
           ", evicted: ", counts.stats.num_cached_blocks_evicted, ", pins released: ", counts.stats.num_pins_released);
+  MESSAGE("cached blocks copied to the host: ", counts.stats.num_prefix_blocks_demoted,
+          ", there without a copy: ", counts.taken_as_copies,
+          ", copied back: ", counts.stats.num_prefix_blocks_promoted, " (", counts.stats.num_host_prefix_tokens_found,
+          " tokens), evicted there: ", counts.stats.num_host_cached_blocks_evicted);
+  CHECK(counts.stats.num_prefix_blocks_demoted > 1000);
+  CHECK(counts.stats.num_prefix_blocks_promoted > 100);
+  CHECK(counts.stats.num_host_cached_blocks_evicted > 100);
+  CHECK(counts.taken_as_copies > 20);
+  MESSAGE("ended by their time: ", counts.expired, ", preempted for a priority: ", counts.for_priority,
+          ", aged: ", counts.aged, ", prompts given the rest of a step: ", counts.handed_out);
   CHECK(counts.operations >= 100'000);
   CHECK(counts.preemptions > 1000);  // the pools were small enough to matter
   CHECK(counts.ceilings > 100);
@@ -188,6 +210,9 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   CHECK(counts.shared_again > 1000);
   CHECK(counts.parted > 1000);
   CHECK(counts.expired > 1000);
+  CHECK(counts.for_priority > 300);
+  CHECK(counts.aged > 300);
+  CHECK(counts.handed_out > 1000);
   CHECK(counts.stats.num_prefix_tokens_found > 1000);
   CHECK(counts.stats.num_partial_prefix_blocks > 1000);
   CHECK(counts.stats.num_cached_blocks_evicted > 1000);

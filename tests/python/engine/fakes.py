@@ -88,7 +88,6 @@ class ToyWorker:
         self.max_model_len = max_model_len
         self.block_bytes = 1000  # as if there were blocks
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
-        self.kv_memory = SimpleNamespace(array=np.empty((num_blocks, 256), np.uint8))
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
         self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))

@@ -47,8 +47,9 @@ def test_a_priority_is_an_integer_of_32_bits(value: Any) -> None:
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_full_batch_makes_place_for_a_better_priority_and_both_answers_are_whole(mode: str, overlaps: bool) -> None:
     engine = toy_engine(
-        max_num_seqs=2, num_host_blocks=64, preemption_mode=mode, scheduling_policy="priority", async_scheduling=overlaps
-    )
+        max_num_seqs=2, num_host_blocks=64, preemption_mode=mode, scheduling_policy="priority",
+        async_scheduling=overlaps,
+    )  # fmt: skip
     for i in range(2):
         engine.add_request(str(i), PROMPTS[i], greedy(20), priority=5 + i)
     for _ in range(4):

@@ -12,7 +12,8 @@ from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
-PROMPTS = {"a": [70, 71, 72, 73, 74], "b": [75, 76, 77, 78, 79, 80], "c": [81, 82]}
+# In blocks of four: once two steps have passed, nobody needs a new one in the third.
+PROMPTS = {"a": [70, 71, 72, 73, 74], "b": [75, 76, 77, 78, 79, 80], "c": [81, 82, 83, 84, 85, 86]}
 MAX_TOKENS = 12
 
 
@@ -46,7 +47,7 @@ def test_a_broken_invariant_fails_its_owner_alone_and_quarantines_its_blocks(
 ) -> None:
     engine = toy_engine(async_scheduling=async_scheduling)
     add_all(engine)
-    for _ in range(4):
+    for _ in range(1 if async_scheduling else 2):  # the next step that is planned is the third
         engine.step()
     engine.scheduler._give_back_too_early(1)
     with caplog.at_level(logging.ERROR):
@@ -68,9 +69,9 @@ def test_a_broken_invariant_fails_its_owner_alone_and_quarantines_its_blocks(
 
 def test_all_answers_of_a_request_fail_together_before_they_part_and_after() -> None:
     for num_steps in (0, 3):
-        engine = toy_engine(max_num_batched_tokens=6)  # so that a prompt takes several steps
-        wanted = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, n=3, ignore_eos=True)
-        engine.add_request("many", {"prompt_token_ids": list(range(60, 70))}, wanted)
+        engine = toy_engine(max_num_batched_tokens=6)  # so that the prompt takes two steps
+        wanted = SamplingParams(seed=1, max_tokens=MAX_TOKENS, n=3, ignore_eos=True)
+        engine.add_request("many", {"prompt_token_ids": list(range(60, 68))}, wanted)
         for _ in range(1 + num_steps):
             engine.step()
         engine.scheduler._give_back_too_early(0)
@@ -78,14 +79,28 @@ def test_all_answers_of_a_request_fail_together_before_they_part_and_after() -> 
         assert [answer.finish_reason for answer in outputs["many"].outputs] == ["error"] * 3
 
 
-def test_beams_fail_together() -> None:
+def test_beams_fail_together(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = toy_engine()
-    wanted = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, use_beam_search=True, n=2, best_of=2)
+    wanted = SamplingParams(
+        temperature=0,
+        max_tokens=MAX_TOKENS,
+        use_beam_search=True,
+        n=2,
+        best_of=2,
+        ignore_eos=True,
+        allowed_token_ids=list(range(60, 100)),
+    )
     engine.add_request("beams", {"prompt_token_ids": PROMPTS["a"]}, wanted)
     add_all(engine)
     for _ in range(3):
         engine.step()
     engine.scheduler._give_back_too_early(0)
+
+    def broken() -> None:
+        monkeypatch.undo()
+        raise RuntimeError("broken invariant")
+
+    monkeypatch.setattr(engine, "_planned", broken)
     outputs = run(engine)
     assert {answer.finish_reason for answer in outputs["beams"].outputs} == {"error"}
     assert_answered(outputs, "a", "b", "c")

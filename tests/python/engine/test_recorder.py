@@ -14,7 +14,7 @@ from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine import recorder
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.engine.recorder import RecordingScheduler
+from fastpaged.engine.recorder import STOP, RecordingScheduler
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.simulator.replay import replay
@@ -23,7 +23,8 @@ from fastpaged.simulator.replay import replay
 READS = {
     "cached_blocks", "cached_free_blocks", "check_invariants", "free_blocks", "free_host_blocks", "has_unfinished",
     "num_blocks", "num_free_blocks", "num_free_host_blocks", "num_held_blocks", "num_host_blocks", "num_logical_blocks",
-    "num_preemptions", "num_running", "num_swapped", "num_waiting", "pins", "sequences", "stats",
+    "max_cache_events", "num_preemptions", "num_quarantined_blocks", "num_running", "num_swapped", "num_waiting",
+    "pins", "sequences", "slot_splits", "snapshot", "stats", "take_cache_events",
 }  # fmt: skip
 
 
@@ -43,11 +44,13 @@ def run(engine: LLMEngine) -> None:
     while engine.has_unfinished_requests():
         engine.step()
         engine.scheduler.check_invariants()
+        if isinstance(engine.scheduler, RecordingScheduler):
+            engine.scheduler._paths.check_invariants()
 
 
 def test_whatever_changes_the_scheduler_is_written_down() -> None:
     changes = {name for name in vars(_core.Scheduler) if not name.startswith("_")} - READS
-    assert changes == {name for name in vars(RecordingScheduler) if not name.startswith("_")} - {"check_invariants"}
+    assert changes == {name for name in vars(RecordingScheduler) if not name.startswith("_")}
 
 
 def test_without_a_file_the_scheduler_is_the_core_s_own() -> None:
@@ -164,6 +167,33 @@ def test_what_nobody_can_find_any_more_is_forgotten_and_the_replay_is_none_the_w
     assert result.num_differences == 0
     assert result.stats["num_prefix_tokens_found"] > 0
     assert result.stats["num_cached_blocks_evicted"] > 0
+
+
+def test_candidates_of_one_beam_that_are_as_likely_stay_in_their_order() -> None:
+    beams = [(0, 1.5, 9, 0), (0, 1.5, 7, 4), (0, 1.5, 8, STOP), (0, 2.5, 3, 0), (1, 1.5, 1, 0)]
+    recorded = recorder._in_order(beams)
+    assert [(row, code) for row, code, _ in recorded] == [(0, 4), (0, STOP), (0, 0), (0, 0), (1, 0)]
+    assert [logprob for _, _, logprob in recorded][::4] == [-1.5, -1.5]
+    replayed = sorted(recorded, key=lambda beam: (beam[0], -beam[2], 2**31 - 1 if beam[1] == STOP else beam[1]))
+    assert replayed == recorded
+
+
+def test_after_a_broken_invariant_the_recording_ends_and_serving_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    engine = toy_engine(record=str(path))
+    for name in "ab":
+        engine.add_request(name, {"prompt_token_ids": [70, 80, ord(name)]}, greedy(9))
+    engine.step()
+    engine.scheduler._give_back_too_early(0)
+    with caplog.at_level(logging.WARNING, "fastpaged.engine.recording_file"):
+        while engine.has_unfinished_requests():
+            engine.step()
+    engine.close()
+    assert kinds_of(path)[-1] == "quarantine"
+    assert f"recording to {path} has ended: an invariant broke" in caplog.text
+    assert replay(str(path)).num_steps > 0
 
 
 def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from engine.fakes import toy_engine
 
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.recorder import RecordingScheduler
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
 
@@ -52,11 +53,29 @@ def random_params(dice: random.Random) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=length, ignore_eos=dice.random() < 0.5)
 
 
+def check(engine: LLMEngine) -> None:
+    engine.scheduler.check_invariants()
+    assert isinstance(engine.scheduler, RecordingScheduler)
+    engine.scheduler._paths.check_invariants()
+
+
 def steps_of(engine: LLMEngine) -> Iterator[RequestOutput]:
     """All outputs until nothing is left to do."""
     while engine.has_unfinished_requests():
         yield from engine.step()
-        engine.scheduler.check_invariants()
+        check(engine)
+
+
+def random_terms(dice: random.Random, policy: str, unit: float) -> dict[str, Any]:
+    """Priority and times of a request, mostly none. unit: seconds that some of them are too short for."""
+    terms: dict[str, Any] = {}
+    if policy == "priority":
+        terms["priority"] = dice.choice((0, 0, 1, -1))
+    if dice.random() < 0.15:
+        terms["deadline"] = unit * dice.randint(1, 20)
+    if dice.random() < 0.15:
+        terms["queue_timeout"] = unit * dice.randint(1, 10)
+    return terms
 
 
 def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
@@ -73,7 +92,8 @@ def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
             salt = {"cache_salt": "mine"} if dice.random() < 0.1 else {}
             name = str(num_added)
             num_added += 1
-            engine.add_request(name, {"prompt_token_ids": prompt, **salt}, random_params(dice))
+            terms = random_terms(dice, engine.config.scheduling_policy, 1e-5)
+            engine.add_request(name, {"prompt_token_ids": prompt, **salt}, random_params(dice), **terms)
             texts.append(prompt)
             here.append(name)
         if here and dice.random() < 0.03:
@@ -84,4 +104,4 @@ def drive(engine: LLMEngine, seed: int, num_requests: int = 40) -> None:
             if output.finished:
                 answer = [token for token in output.outputs[0].token_ids if token > 4]
                 texts.append([*(output.prompt_token_ids or ()), *answer])
-        engine.scheduler.check_invariants()
+        check(engine)

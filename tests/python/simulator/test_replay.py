@@ -31,13 +31,30 @@ def checked(path: Path) -> ReplayResult:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("mode", ["recompute", "swap", None])
-def test_a_run_under_pressure_replays_without_a_difference(tmp_path: Path, seed: int, mode: str | None) -> None:
-    recorded_run(tmp_path / "run", seed, preemption_mode=mode, async_scheduling=seed % 2 == 1)
+@pytest.mark.parametrize("mode", ["recompute", "swap", "auto"])
+def test_a_run_under_pressure_replays_without_a_difference(tmp_path: Path, seed: int, mode: str) -> None:
+    policy = "priority" if seed % 3 == 2 else "fcfs"
+    recorded_run(tmp_path / "run", seed, preemption_mode=mode, async_scheduling=seed % 2 == 1, scheduling_policy=policy)
     result = checked(tmp_path / "run")
     assert result.stats["num_preemptions"] > 0
     assert result.stats["num_prefix_tokens_found"] > 0
     assert result.num_decisions > 7 * result.num_steps
+
+
+def test_those_runs_meet_what_they_are_to_meet(tmp_path: Path) -> None:
+    """Of all of them together: ends of every kind, copies of every kind, both ways to preempt."""
+    seen: set[str] = set()
+    for seed in range(6):
+        recorded_run(tmp_path / "run", seed, preemption_mode=("swap", "recompute")[seed % 2])
+        for event in map(json.loads, (tmp_path / "run").read_text().splitlines()):
+            seen.add(event["e"])
+            seen.update(reason for _, _, reason in event.get("ends", ()))
+            seen.update(kind for kind, _, _, _ in event.get("copies", ()))
+            seen.update(event.keys() & {"out", "in", "preempted", "beams", "bad", "scored", "root", "num_samples"})
+    assert seen >= {
+        "abort", "finish", "stop", "length", "error", "deadline", "queue_timeout", "swap_out", "swap_in",
+        "copy_on_write", "out", "in", "preempted", "beams", "bad", "scored", "root", "num_samples",
+    }  # fmt: skip
 
 
 def test_another_decision_is_told_with_both_sides(tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ static inline Floats unit_scale(Floats scales) {
   return mul(scales, set1(1.0F / kCodeUnit<kCode>));
 }
 
-// 2 kLanes codes with their scales.
-template <DType kCode>
-static inline void widen_pairs(const std::uint8_t* from, Floats low, Floats high, BFloat16* to) {
-  store_pairs(to, round_to_pairs(mul(widen<kCode>(from), low), mul(widen<kCode>(from + kLanes), high)));
+// Into the fastest cache, unlike elements: half the bytes have room there, and what is widened waits for nothing else.
+static inline void fetch_codes(const void* from) {
+  __builtin_prefetch(from, 0, 3);
 }
 
 static inline const float* scales_of(const std::uint8_t* run, std::int64_t head_dim) {
@@ -32,48 +31,48 @@ static inline const float* scales_of(const std::uint8_t* run, std::int64_t head_
 // A tile, as a run of KVCodeLayout has it. after: the run that is read somewhat later, fetched line by line beside.
 template <DType kCode>
 static void widen_keys(const std::uint8_t* run, const std::uint8_t* after, std::int64_t head_dim, BFloat16* to) {
-  constexpr std::int64_t kVectors = 2 * kKeyTile / kLanes;
-  Floats scales[kVectors];
-  spread_pairs(scales_of(run, head_dim), scales);
-  for (Floats& scale : scales) {
-    scale = unit_scale<kCode>(scale);
+  constexpr std::int64_t kVectors = kKeyTile / kLanes;
+  PairScales scales[kVectors];
+  for (std::int64_t v = 0; v < kVectors; ++v) {
+    scales[v] = key_scales(scales_of(run, head_dim) + v * kLanes, 1.0F / kCodeUnit<kCode>);
   }
   for (std::int64_t i = 0; i < kKeyTile * head_dim; i += 2 * kKeyTile) {
     if (i % 64 == 0) {
-      fetch_line(after + i);
+      fetch_codes(after + i);
     }
 #pragma GCC unroll 2
-    for (std::int64_t v = 0; v < kVectors; v += 2) {
-      widen_pairs<kCode>(run + i + v * kLanes, scales[v], scales[v + 1], to + i + v * kLanes);
+    for (std::int64_t v = 0; v < kVectors; ++v) {
+      const std::int64_t at = i + 2 * v * kLanes;
+      store_pairs(to + at, widen_pairs<kCode>(run + at, scales[v]));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
 static void widen_values(const std::uint8_t* run, const std::uint8_t* after, std::int64_t head_dim, BFloat16* to) {
   for (std::int64_t slot = 0; slot < kKeyTile; slot += 2) {
-    const Floats scales = unit_scale<kCode>(spread_two(scales_of(run, head_dim) + slot));
+    const PairScales scales = value_scales(scales_of(run, head_dim) + slot, 1.0F / kCodeUnit<kCode>);
     for (std::int64_t i = slot * head_dim; i < (slot + 2) * head_dim; i += 2 * kLanes) {
       if (i % 64 == 0) {
-        fetch_line(after + i);
+        fetch_codes(after + i);
       }
-      widen_pairs<kCode>(run + i, scales, scales, to + i);
+      store_pairs(to + i, widen_pairs<kCode>(run + i, scales));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
 static void widen_keys(const std::uint8_t* run, const std::uint8_t* after, std::int64_t head_dim, float* to) {
   for (std::int64_t i = 0; i < kKeyTile * head_dim; i += kLanes) {
     if (i % 64 == 0) {
-      fetch_line(after + i);
+      fetch_codes(after + i);
     }
     const Floats scales = unit_scale<kCode>(load(scales_of(run, head_dim) + i % kKeyTile));
     store(to + i, mul(widen<kCode>(run + i), scales));
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
@@ -82,12 +81,12 @@ static void widen_values(const std::uint8_t* run, const std::uint8_t* after, std
     const Floats scale = unit_scale<kCode>(set1(scales_of(run, head_dim)[slot]));
     for (std::int64_t i = slot * head_dim; i < (slot + 1) * head_dim; i += kLanes) {
       if (i % 64 == 0) {
-        fetch_line(after + i);
+        fetch_codes(after + i);
       }
       store(to + i, mul(widen<kCode>(run + i), scale));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 // A key or value alone, of a cache that is not tiled.

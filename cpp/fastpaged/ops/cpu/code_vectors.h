@@ -4,8 +4,9 @@
 //   narrow<kCode>(x)               the codes nearest to kLanes numbers, one in each Ints; x is no NaN
 //   store_codes(to, codes)         kLanes of them, one byte each
 //   store_alternate(to, from)      kLanes codes to to[0], to[2], ...; those between are not touched
-//   spread_pairs(from, spread)     kKeyTile floats, each twice, over two or four vectors
-//   spread_two(from)               two floats, over and over
+//   key_scales(from, unit)         the scales of kLanes keys, for pairs of neighbours in D,
+//   value_scales(from, unit)       and of two values, for pairs of these; times unit = 1 / kCodeUnit<kCode>
+//   widen_pairs<kCode>(from, scales)  2 kLanes codes times their scales, rounded. REQUIRES: products are flushed
 //
 // Include it after everything else, as vector.h.
 #pragma once
@@ -53,18 +54,56 @@ static inline void store_alternate(std::uint8_t* to, const std::uint8_t* from) {
     to[2 * i] = from[i];
   }
 }
-static inline void spread_pairs(const float* from, Floats (&spread)[4]) {
-  const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
-  const __m256i high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
-  spread[0] = _mm256_permutevar8x32_ps(load(from), low);
-  spread[1] = _mm256_permutevar8x32_ps(load(from), high);
-  spread[2] = _mm256_permutevar8x32_ps(load(from + 8), low);
-  spread[3] = _mm256_permutevar8x32_ps(load(from + 8), high);
+// Of even codes and of odd ones, which are the halves of words.
+struct PairScales {
+  Floats even;
+  Floats odd;
+};
+// A NaN has the bits that rounding keeps a NaN.
+static inline Floats plain_nan(Floats x) {
+  return _mm256_blendv_ps(x, set1(__builtin_nanf("")), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
-static inline Floats spread_two(const float* from) {
-  double both;
-  std::memcpy(&both, from, sizeof(both));
-  return _mm256_castpd_ps(_mm256_set1_pd(both));
+static inline PairScales key_scales(const float* from, float unit) {
+  const Floats scales = plain_nan(mul(load(from), set1(unit)));
+  return {scales, scales};
+}
+static inline PairScales value_scales(const float* from, float unit) {
+  return {plain_nan(set1(from[0] * unit)), plain_nan(set1(from[1] * unit))};
+}
+template <DType kCode>
+static inline Floats widen_even(__m128i words) {
+  if constexpr (kCode == DType::kInt8) {
+    return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 24), 24));
+  } else if constexpr (kCode == DType::kFp8E5M2) {
+    return _mm256_cvtph_ps(_mm_slli_epi16(words, 8));
+  } else {
+    const __m128i shifted = _mm_srai_epi16(_mm_slli_epi16(words, 8), 1);
+    return _mm256_cvtph_ps(_mm_and_si128(shifted, _mm_set1_epi16(static_cast<std::int16_t>(0xBFFF))));
+  }
+}
+template <DType kCode>
+static inline Floats widen_odd(__m128i words) {
+  if constexpr (kCode == DType::kInt8) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_srai_epi16(words, 8)));
+  } else if constexpr (kCode == DType::kFp8E5M2) {
+    return _mm256_cvtph_ps(_mm_and_si128(words, _mm_set1_epi16(static_cast<std::int16_t>(0xFF00))));
+  } else {
+    const __m128i shifted = _mm_srai_epi16(words, 1);
+    return _mm256_cvtph_ps(_mm_and_si128(shifted, _mm_set1_epi16(static_cast<std::int16_t>(0xBF80))));
+  }
+}
+// To the nearest bfloat16, in the upper halves. x is no denormal, for products are flushed, and if a NaN a plain one.
+static inline __m256i round_product(Floats x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+}
+template <DType kCode>
+static inline Pairs widen_pairs(const std::uint8_t* from, const PairScales& scales) {
+  const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m256i even = round_product(mul(widen_even<kCode>(words), scales.even));
+  const __m256i odd = round_product(mul(widen_odd<kCode>(words), scales.odd));
+  return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA);
 }
 #else
 template <DType kCode>
@@ -89,15 +128,26 @@ static inline void store_alternate(std::uint8_t* to, const std::uint8_t* from) {
   const __m256i first = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   _mm256_mask_storeu_epi8(to, 0x55555555U, first);
 }
-static inline void spread_pairs(const float* from, Floats (&spread)[2]) {
+// Of the first codes and of the last ones.
+struct PairScales {
+  Floats low;
+  Floats high;
+};
+static inline PairScales key_scales(const float* from, float unit) {
+  const Floats scales = mul(load(from), set1(unit));
   const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-  spread[0] = _mm512_permutexvar_ps(low, load(from));
-  spread[1] = _mm512_permutexvar_ps(_mm512_add_epi32(low, _mm512_set1_epi32(8)), load(from));
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  return {_mm512_permutexvar_ps(low, scales), _mm512_permutexvar_ps(high, scales)};
 }
-static inline Floats spread_two(const float* from) {
+static inline PairScales value_scales(const float* from, float unit) {
   double both;
   std::memcpy(&both, from, sizeof(both));
-  return _mm512_castpd_ps(_mm512_set1_pd(both));
+  const Floats scales = mul(_mm512_castpd_ps(_mm512_set1_pd(both)), set1(unit));
+  return {scales, scales};
+}
+template <DType kCode>
+static inline Pairs widen_pairs(const std::uint8_t* from, const PairScales& scales) {
+  return round_to_pairs(mul(widen<kCode>(from), scales.low), mul(widen<kCode>(from + kLanes), scales.high));
 }
 #endif
 

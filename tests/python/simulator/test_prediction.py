@@ -1,0 +1,151 @@
+"""What is predicted of other settings is what a real engine with them does, on the same clock."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine.fakes import toy_engine
+from simulator.reruns import Asked, Decisions, decisions, random_requests, run_on_virtual_clock
+
+from fastpaged import _core
+from fastpaged.config import EngineConfig
+from fastpaged.engine.decisions import plan_rows
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.errors import InvalidRequestError
+from fastpaged.sampling_params import SamplingParams
+from fastpaged.simulator.figures import Figures
+from fastpaged.simulator.history import History, history_of
+from fastpaged.simulator.prediction import Changes, predict
+from fastpaged.simulator.recording import Recording, read_recording
+from fastpaged.simulator.step_times import StepTimes, parts_of
+
+SMALL: dict[str, Any] = {"num_blocks": 16, "num_host_blocks": 24, "block_size": 4, "max_num_seqs": 8}
+NOISE = random.Random(3)
+
+
+def noisy(plan: _core.SchedulerOutput) -> int:
+    """A step's time by its work, and some more."""
+    return 100_000 + 5_000 * plan.num_tokens + 20_000 * len(plan.copies) + NOISE.randrange(20_000)
+
+
+def recorded(path: Path, asked: list[Asked], **settings: Any) -> tuple[Recording, History]:
+    engine = toy_engine(record=str(path), **(SMALL | settings))
+    run_on_virtual_clock(engine, asked, noisy)
+    engine.close()
+    recording = read_recording(str(path))
+    history = history_of(recording)
+    assert history.num_differences == 0
+    return recording, history
+
+
+def predicted(recording: Recording, history: History, times: StepTimes, changes: Changes) -> list[Decisions]:
+    planned: list[Decisions] = []
+    predict(recording.header, history, times, changes, lambda plan: planned.append(decisions(plan)))
+    return planned
+
+
+def assert_same(predicted: list[Decisions], real: list[Decisions]) -> None:
+    for step, (expected, got) in enumerate(zip(predicted, real, strict=False)):
+        assert expected == got, f"step {step}"
+    assert len(predicted) == len(real)
+
+
+CHANGES: list[tuple[Changes, dict[str, Any]]] = [
+    (Changes(), {}),
+    (Changes(blocks=12), {"num_blocks": 12}),
+    (Changes(blocks=40), {"num_blocks": 40}),
+    (Changes(blocks=13, preemption_mode="swap"), {"num_blocks": 13, "preemption_mode": "swap"}),
+    (Changes(blocks=13, preemption_mode="recompute"), {"num_blocks": 13, "preemption_mode": "recompute"}),
+    (Changes(blocks=14, host_blocks=2), {"num_blocks": 14, "num_host_blocks": 2}),
+    (Changes(block_size=2), {"num_blocks": 32, "num_host_blocks": 48, "block_size": 2}),
+    (Changes(policy="fcfs"), {"scheduling_policy": "fcfs"}),
+]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("changes", "settings"), CHANGES)
+def test_other_settings_are_predicted_step_by_step(
+    tmp_path: Path, seed: int, changes: Changes, settings: dict[str, Any]
+) -> None:
+    policy = "priority" if seed == 1 else "fcfs"
+    asked = random_requests(seed, 30, mean_gap=300_000, policy=policy)
+    settings = {"scheduling_policy": policy, **settings}
+    recording, history = recorded(tmp_path / "run", asked, scheduling_policy=policy)
+    times = history.step_times()
+    ratio = changes.block_ratio(recording.header)
+    rerun = toy_engine(**(SMALL | settings))
+    if rerun.config.scheduling_policy == "fcfs":  # which takes no priorities
+        asked = [replace(request, terms=request.terms | {"priority": 0}) for request in asked]
+    real = run_on_virtual_clock(
+        rerun, asked, lambda plan: times.nanoseconds(parts_of(plan_rows(plan), plan.copies, ratio))
+    )
+    assert_same(predicted(recording, history, times, changes), real)
+    if rerun.scheduler.num_blocks < 16:
+        assert rerun.scheduler.stats.num_preemptions > 0
+
+
+def test_a_real_model_with_half_the_pool_does_what_was_predicted(tmp_path: Path, tiny_llama: Path) -> None:
+    def engine(num_blocks: int, **changes: Any) -> LLMEngine:
+        config = EngineConfig(
+            model=str(tiny_llama), isa="scalar", num_threads=1, block_size=4, num_blocks=num_blocks, max_num_seqs=8,
+            max_model_len=64, max_num_batched_tokens=32, swap_space=24 * 4 * 256 / 2**30, **changes,
+        )  # fmt: skip
+        return LLMEngine(config)
+
+    asked = random_requests(7, 16, mean_gap=200_000)
+    first = engine(32, record=str(tmp_path / "run"))
+    run_on_virtual_clock(first, asked, noisy)
+    first.close()
+    recording = read_recording(str(tmp_path / "run"))
+    history = history_of(recording)
+    times = history.step_times()
+    second = engine(16)
+    real = run_on_virtual_clock(second, asked, lambda plan: times.nanoseconds(parts_of(plan_rows(plan), plan.copies)))
+    assert second.scheduler.stats.num_preemptions > 0
+    second.close()
+    assert_same(predicted(recording, history, times, Changes(blocks=16)), real)
+
+
+def test_figures_of_one_request_by_hand(tmp_path: Path) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    _, history = recorded(tmp_path / "run", [Asked([70, 80, 90], params, 5_000, None)])
+    figures = history.figures
+    assert (figures.num_requests, figures.num_steps, figures.num_output_tokens) == (1, 4, 4)
+    assert figures.ttft[0] == pytest.approx(history.durations[0])
+    assert figures.tpot[0] == pytest.approx(sum(history.durations[1:]) / 3)
+    assert figures.queue_time == (0.0, 0.0, 0.0)
+    assert figures.makespan == pytest.approx(sum(history.durations))
+    assert figures.throughput == pytest.approx(4 / figures.makespan)
+    assert figures.kv_use == pytest.approx((1 + 1 + 2 + 2) / 4 / 16)
+
+
+def test_a_prediction_of_the_same_settings_takes_about_as_long_as_it_took(tmp_path: Path) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 30, mean_gap=300_000))
+    figures: Figures = predict(recording.header, history, history.step_times(), Changes())
+    assert figures.makespan == pytest.approx(history.figures.makespan, rel=0.05)
+    assert figures.num_output_tokens == pytest.approx(history.figures.num_output_tokens, rel=0.05)
+
+
+def test_requests_that_the_recording_does_not_see_the_end_of_go_no_further(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    asked = [Asked([70 + i, 80, 90], params, 0, None) for i in range(2)]
+    recorded(path, asked)
+    lines = path.read_text().splitlines(keepends=True)
+    ends = [i for i, line in enumerate(lines) if '"e":"update"' in line]
+    path.write_text("".join(lines[: ends[9] + 1]))
+    recording = read_recording(str(path))
+    history = history_of(recording)
+    assert [answers.is_cut for answers in history.answers.values()] == [True, True]
+    figures = predict(recording.header, history, history.step_times(), Changes())
+    assert figures.num_output_tokens == history.figures.num_output_tokens == 20
+
+
+def test_settings_that_the_requests_do_not_fit_are_refused(tmp_path: Path) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 10, mean_gap=300_000))
+    with pytest.raises(InvalidRequestError, match="cannot be run like that"):
+        predict(recording.header, history, history.step_times(), Changes(blocks=1))
