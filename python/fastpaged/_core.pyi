@@ -377,7 +377,12 @@ class Scheduler:
         """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
-    def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    def free_host_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that hold nothing; a copy."""
+    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]:
+        """Those that the prefix cache has on the host, and that nobody holds, in the order in which it would lose them;
+        a copy."""
+    num_cached_host_blocks: Final[int]  # held by swapped requests or not
     @property
     def stats(self) -> SchedulerStats:
         """As they are now: a copy."""

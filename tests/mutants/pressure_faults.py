@@ -9,20 +9,26 @@ PRESSURE_FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cost sign flipped: whichever costs more is done",
         file="scheduler/scheduler_preemption.cc",
-        good="(costs.seconds_per_block_out + costs.seconds_per_block_in) <",
-        bad="(costs.seconds_per_block_out + costs.seconds_per_block_in) >",
-    ),
-    Fault(
-        name="half a swap: the way back costs nothing",
-        file="scheduler/scheduler_preemption.cc",
-        good="(costs.seconds_per_block_out + costs.seconds_per_block_in) <",
-        bad="costs.seconds_per_block_out <",
+        good="forecast_.cost_of_swap(group.stakes, config_.costs) <\n",
+        bad="forecast_.cost_of_swap(group.stakes, config_.costs) >\n",
     ),
     Fault(
         name="hysteresis off: who came back keeps nothing",
         file="scheduler/scheduler_planning.cc",
-        good="returns && steps > 0 ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;",
+        good="keeps ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;",
         bad="0;",
+    ),
+    Fault(
+        name="ageing skipped: who is passed over is so for ever",
+        file="scheduler/scheduler_priorities.cc",
+        good="    group.aged = true;\n",
+        bad="",
+    ),
+    Fault(
+        name="prefill share ignored: a long prompt takes all that is left of a step",
+        file="scheduler/scheduler_shares.cc",
+        good="  return {.num_tokens = std::min(num_tokens, limits.cut), .is_cut = true};",
+        bad="  return {.num_tokens = num_tokens, .is_cut = true};",
     ),
     Fault(
         name="victim oldest instead of youngest: of those that are not kept",

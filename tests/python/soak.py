@@ -162,6 +162,8 @@ class Soak:
             for output in engine.step():
                 self._note(output)
             self._num_steps += 1
+            if engine.has_unfinished_requests() != engine.scheduler.has_unfinished():
+                raise AssertionError("a request is over for the scheduler or for the engine, and not for the other")
 
     def _add(self, request: _Request) -> None:
         request_id = str(self._num_added)

@@ -167,6 +167,8 @@ cdef class OutputProcessor:
     ):
         try:
             self._apply(state, state.branch_of(event), event, result, now)
+            if event.group_finished and not state.is_over():  # before its samples parted: a chunk of its prompt failed
+                state.end(<str>_FINISH_REASONS[event.finish_reason])
         except Exception:
             self._fail(event.group_id, state)
         if state.is_over():

@@ -107,14 +107,6 @@ class SlowShares : public SlowQueueing {
             samples ? group.num_draws : 0};
   }
 
-  void fill(GroupId id, SlowBranch& branch, const std::vector<std::int64_t>& lacking) {
-    const std::size_t copies = memory.copies.size();
-    memory.fill(branch, lacking);
-    if (memory.copies.size() > copies) {
-      copied_.push_back(id);
-    }
-  }
-
   // What is left goes to those who were to compute less than they could: of their share, or of the budget where nobody
   // decodes. For this nobody has to go.
   void hand_out_rest() {
@@ -138,7 +130,7 @@ class SlowShares : public SlowQueueing {
         if (tokens <= there || lacking.size() > memory.device.size()) {
           continue;
         }
-        fill(id, branch, lacking);
+        memory.fill(branch, lacking);
         ++num_handed_out;
         if (there > 0) {
           plan.scheduled[index] = planned(id, branch_id, tokens);

@@ -35,7 +35,7 @@ class SlowWindows : public SlowSharing {
     PreemptionStakes stakes;
     stakes.num_blocks = stakes.num_blocks_out = std::ssize(group.held());
     for (const auto& [block, slot] : slots) {
-      const bool is_found = memory.cached.contains(block) && std::ranges::count(first, block) > 0;
+      const bool is_found = memory.cached.contains({false, block}) && std::ranges::count(first, block) > 0;
       if (!is_found || group.asked.skip_prefix_cache) {
         ++stakes.num_lost_tokens;
       } else {
