@@ -395,8 +395,7 @@ class Scheduler:
     def request_cost(self, group_id: int) -> RequestCost:
         """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def quarantine(self) -> Quarantine:
-        """After a broken invariant: finds what is wrong, fails those it concerns, takes their blocks out of circulation
-        and drops the plan. If nothing is found, nothing changes."""
+        """After a broken invariant: fails those it concerns, drops the plan. If nothing is wrong, nothing changes."""
     num_quarantined_blocks: Final[int]
     def _give_back_too_early(self, group_id: int) -> None:
         """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""
