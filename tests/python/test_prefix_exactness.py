@@ -202,7 +202,7 @@ def branching(requests: Sequence[Request]) -> list[Request]:
 
 
 @pytest.mark.parametrize("hash_mask", [(1 << 64) - 1, 1])
-@pytest.mark.parametrize("block_size", [1, 4, 16, 32])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("isa", EVERY_ISA)
 def test_a_cache_that_goes_through_the_host_changes_no_answer(
     isa: str, block_size: int, hash_mask: int, model: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,7 +214,7 @@ def test_a_cache_that_goes_through_the_host_changes_no_answer(
     monkeypatch.setattr(
         make_scheduler, "scheduler_type", lambda *_: partial(_core.Scheduler, prefix_hash_mask=hash_mask)
     )
-    num_tokens = 320 if block_size == 32 else 160  # no request must come to an end for want of room
+    num_tokens = 160
     num_host_blocks = num_tokens // block_size
     tight = config_of(
         model, isa, block_size, num_blocks=num_tokens // block_size, watermark=0.0, preemption_mode="swap",
