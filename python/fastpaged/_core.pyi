@@ -371,9 +371,8 @@ class Scheduler:
     num_free_blocks: Final[int]
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
-    # Copies: blocks that hold nothing, and those that the prefix cache would lose after them, each in that order.
-    def free_blocks(self) -> npt.NDArray[np.int32]: ...
-    def cached_free_blocks(self) -> npt.NDArray[np.int32]: ...
+    def free_blocks(self) -> npt.NDArray[np.int32]: ...  # that hold nothing, in the order they would be taken in
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]: ...  # that the prefix cache would lose next, in that order
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...

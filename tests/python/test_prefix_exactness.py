@@ -202,7 +202,7 @@ def branching(requests: Sequence[Request]) -> list[Request]:
 
 
 @pytest.mark.parametrize("hash_mask", [(1 << 64) - 1, 1])
-@pytest.mark.parametrize("block_size", [1, 4, 16, 32])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
 @pytest.mark.parametrize("isa", EVERY_ISA)
 def test_a_cache_that_goes_through_the_host_changes_no_answer(
     isa: str, block_size: int, hash_mask: int, model: Path, monkeypatch: pytest.MonkeyPatch
@@ -215,15 +215,16 @@ def test_a_cache_that_goes_through_the_host_changes_no_answer(
         make_scheduler, "scheduler_type", lambda *_: partial(_core.Scheduler, prefix_hash_mask=hash_mask)
     )
     num_tokens = 160
-    num_host_blocks = 2 * num_tokens // block_size
+    num_host_blocks = num_tokens // block_size
     tight = config_of(
-        model, isa, block_size, num_blocks=num_tokens // block_size, watermark=0.0,
+        model, isa, block_size, num_blocks=num_tokens // block_size, watermark=0.0, preemption_mode="swap",
         swap_space=num_host_blocks * block_size * BYTES_PER_TOKEN / 2**30,
     )  # fmt: skip
     engine = LLMEngine(tight)
     rng = random.Random(6)
 
     def disturb() -> None:  # by swap and by recompute at once
+        engine.scheduler.set_costs(_core.PreemptionCosts())  # whatever was measured, all that is evicted is copied
         if rng.random() < 0.01:
             engine.reset_prefix_cache()
         for group_id in range(engine._next_group_id):
