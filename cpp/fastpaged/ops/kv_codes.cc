@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "fastpaged/base/check.h"
@@ -96,6 +97,36 @@ std::uint8_t nearest_code(DType dtype, float x) {
   return static_cast<std::uint8_t>(std::signbit(x) ? code + kSign : code);
 }
 
+namespace {
+
+float squared_error(DType dtype, const float* x, std::int64_t size, float scale) {
+  std::array<float, kKVErrorSums> sums{};
+  for (std::int64_t i = 0; i < size; ++i) {
+    const float wanted = x[i] / scale;
+    const float off = value_of_code(dtype, nearest_code(dtype, wanted)) - wanted;
+    sums.at(static_cast<std::size_t>(i % kKVErrorSums)) += off * off;
+  }
+  return std::accumulate(sums.begin(), sums.end(), 0.0F);
+}
+
+float scale_of(DType dtype, const float* x, std::int64_t size, float amax) {
+  if (dtype == DType::kInt8) {
+    return amax / largest_code(dtype);
+  }
+  float scale = 0.0F;
+  float least = std::numeric_limits<float>::infinity();
+  for (const KVScaleChoice& choice : fp8_scale_choices(dtype)) {
+    const float error = squared_error(dtype, x, size, amax / choice.amax_code) * choice.weight;
+    if (error < least) {
+      least = error;
+      scale = amax / choice.amax_code;
+    }
+  }
+  return scale;
+}
+
+}  // namespace
+
 float quantize(DType dtype, const float* x, std::int64_t size, std::uint8_t* codes) {
   float amax = 0.0F;
   bool all_finite = true;
@@ -107,7 +138,7 @@ float quantize(DType dtype, const float* x, std::int64_t size, std::uint8_t* cod
     std::fill_n(codes, size, std::uint8_t{0});
     return all_finite ? 0.0F : std::numeric_limits<float>::quiet_NaN();
   }
-  const float scale = std::min(amax, kMostKVMagnitude) / largest_code(dtype);
+  const float scale = scale_of(dtype, x, size, std::min(amax, kMostKVMagnitude));
   for (std::int64_t i = 0; i < size; ++i) {
     codes[i] = nearest_code(dtype, x[i] / scale);
   }

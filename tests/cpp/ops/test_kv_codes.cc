@@ -126,6 +126,36 @@ TEST_CASE("what is read is as near to what was written as the header says") {
   }
 }
 
+TEST_CASE("fp8 keeps the largest number to the last bit, by the scale with the least squared error of four") {
+  std::mt19937 random(5);
+  for (const DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    CAPTURE(dtype);
+    int num_with_another = 0;
+    for (int round = 0; round < 300; ++round) {
+      const Floats x = random_numbers<float>(random, 64, 3.0F);
+      const auto squared_error = [&](float scale) {
+        double sum = 0.0;
+        for (const float number : x) {
+          sum += std::pow(double{value_of_code(dtype, nearest_code(dtype, number / scale))} * scale - number, 2.0);
+        }
+        return sum;
+      };
+      std::uint8_t codes[64];
+      const float scale = quantize(dtype, x.data(), 64, codes);
+      const auto largest = static_cast<std::size_t>(
+          std::ranges::max_element(x, {}, [](float number) { return std::abs(number); }) - x.begin());
+      const float kept = value_of_code(dtype, codes[largest]) * scale;
+      REQUIRE(std::abs(double{kept} - x[largest]) <= std::abs(double{x[largest]}) * 0x1p-22);
+      for (const float sevenths : {7.0F, 6.0F, 5.0F, 4.0F}) {
+        const float other = std::abs(x[largest]) / (largest_code(dtype) / 7.0F * sevenths);
+        REQUIRE(squared_error(scale) <= squared_error(other) * (1.0 + 1e-5));
+      }
+      num_with_another += scale > std::abs(x[largest]) / largest_code(dtype) * 1.01F ? 1 : 0;
+    }
+    CHECK(num_with_another > 100);
+  }
+}
+
 TEST_CASE("zeros have a scale of 0, what is not finite one of NaN, and the largest float stays finite") {
   for (const DType dtype : kCodeDTypes) {
     std::uint8_t codes[2] = {1, 1};

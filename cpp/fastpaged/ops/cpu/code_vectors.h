@@ -185,6 +185,51 @@ static inline Ints narrow(Floats x) {
   }
 }
 
+template <DType kCode>
+static inline float squared_error(const float* x, std::int64_t size, float scale) {
+  constexpr std::int64_t kVectors = kKVErrorSums / kLanes;
+  Floats sums[kVectors];
+  for (Floats& sum : sums) {
+    sum = zero();
+  }
+  for (std::int64_t i = 0; i < size; i += kLanes) {
+    const Floats wanted = div(load(x + i), set1(scale));
+    std::uint8_t codes[kLanes];
+    store_codes(codes, narrow<kCode>(wanted));
+    const Floats off = sub(mul(widen<kCode>(codes), set1(1.0F / kCodeUnit<kCode>)), wanted);
+    Floats& sum = sums[i / kLanes % kVectors];
+    sum = add(sum, mul(off, off));
+  }
+  float parts[kKVErrorSums];
+  for (std::int64_t i = 0; i < kVectors; ++i) {
+    store(parts + i * kLanes, sums[i]);
+  }
+  float total = 0.0F;
+  for (const float part : parts) {
+    total += part;
+  }
+  return total;
+}
+
+template <DType kCode>
+static inline float scale_of(const float* x, std::int64_t size, float amax) {
+  if constexpr (kCode == DType::kInt8) {
+    return amax / largest_code(kCode);
+  } else {
+    constexpr auto kChoices = fp8_scale_choices(kCode);
+    float scale = 0.0F;
+    float least = __builtin_inff();
+    for (const KVScaleChoice& choice : kChoices) {
+      const float error = squared_error<kCode>(x, size, amax / choice.amax_code) * choice.weight;
+      if (error < least) {
+        least = error;
+        scale = amax / choice.amax_code;
+      }
+    }
+    return scale;
+  }
+}
+
 // As fastpaged::quantize. REQUIRES: size is a multiple of kLanes.
 template <DType kCode>
 static inline float quantize_vector(const float* x, std::int64_t size, std::uint8_t* codes) {
@@ -200,7 +245,7 @@ static inline float quantize_vector(const float* x, std::int64_t size, std::uint
     std::memset(codes, 0, static_cast<std::size_t>(size));
     return all_finite ? 0.0F : __builtin_nanf("");
   }
-  const float scale = (amax < kMostKVMagnitude ? amax : kMostKVMagnitude) / largest_code(kCode);
+  const float scale = scale_of<kCode>(x, size, amax < kMostKVMagnitude ? amax : kMostKVMagnitude);
   for (std::int64_t i = 0; i < size; i += kLanes) {
     store_codes(codes + i, narrow<kCode>(div(load(x + i), set1(scale))));
   }
