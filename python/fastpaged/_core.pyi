@@ -361,18 +361,14 @@ class Scheduler:
     num_free_blocks: Final[int]
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
-    def free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that hold nothing, in the order in which they would be taken; a copy."""
-    def cached_free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
+    # Copies: blocks that hold nothing, and those that the prefix cache would lose after them, each in that order.
+    def free_blocks(self) -> npt.NDArray[np.int32]: ...
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]: ...
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
-    def free_host_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that hold nothing; a copy."""
-    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that the prefix cache has on the host, and that nobody holds, in the order in which it would lose them;
-        a copy."""
-    num_cached_host_blocks: Final[int]  # held by swapped requests or not
+    def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    num_cached_host_blocks: Final[int]
     @property
     def stats(self) -> SchedulerStats:
         """As they are now: a copy."""

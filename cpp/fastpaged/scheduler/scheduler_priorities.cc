@@ -61,11 +61,15 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
     return false;
   }
   look_up(group);
-  for (const PrefixMatch& match : found_.matches) {  // swapping victims may take the host's
-    found_.num_tokens -= match.num_tokens - match.num_device_tokens(config_.block_size);
-  }
   if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_usable_blocks()) {
     return false;
+  }
+  for (PrefixMatch& match : found_.matches) {  // swapping victims may take the host's
+    const std::int32_t num_tokens = match.num_device_tokens(config_.block_size);
+    if (num_tokens < match.num_tokens) {
+      found_.num_tokens -= match.num_tokens - num_tokens;
+      match.keep_device_blocks(config_.block_size);
+    }
   }
   Way way = way_of(group);
   for (std::size_t i = running_.size(); i-- > 0 && gives_way(running_[i], group);) {

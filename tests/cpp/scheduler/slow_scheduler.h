@@ -262,15 +262,16 @@ class SlowScheduler : public SlowResults {
     if (!config_.policy.by_priority || computes_prefix_of(id, found)) {
       return false;
     }
-    for (SlowMatch& match : found | std::views::values) {
-      match.tokens = num_on_device(match);  // swapping victims may take the host's
+    for (SlowMatch& match : found | std::views::values) {  // swapping victims may take the host's
+      match.tokens = num_on_device(match);
+      match.host_blocks.clear();
     }
     SlowScheduler trial = *this;
     std::vector<GroupId> victims;
     while (trial.may_be_preempted_for(id)) {
       victims.push_back(trial.ids(GroupState::kRunning).back());
       trial.preempt_for(id, victims.back());
-      if (trial.may_enter(id, found) && trial.whole_pool_holds(id)) {
+      if (trial.has_place(id, found) && trial.whole_pool_holds(id)) {
         std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
         num_preempted_for_priority += std::ssize(victims);
         return true;
@@ -322,6 +323,10 @@ class SlowScheduler : public SlowResults {
   }
 
   [[nodiscard]] bool may_enter(GroupId id, const Matches& found) const {
+    return has_place(id, found) && (ids(GroupState::kRunning).empty() || !computes_prefix_of(id, found));
+  }
+
+  [[nodiscard]] bool has_place(GroupId id, const Matches& found) const {
     const SlowGroup& group = memory.groups.at(id);
     const std::vector<GroupId> running = ids(GroupState::kRunning);
     if (running.empty()) {
@@ -335,7 +340,7 @@ class SlowScheduler : public SlowResults {
     wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
     wanted += reserve_within(id, steps);
     return num_running_branches() + group.counted() <= config_.max_num_seqs && fits_plan(id, found) &&
-           wanted <= std::ssize(memory.device) && !computes_prefix_of(id, found);
+           wanted <= std::ssize(memory.device);
   }
 
   void enter(GroupId id, const Matches& found) {

@@ -83,7 +83,7 @@ class SlowShares : public SlowQueueing {
       return budget() > 0;
     }
     for (const auto& [branch_id, branch] : group.branches) {
-      const std::int64_t blocks = found.contains(branch_id) ? std::ssize(found.at(branch_id).blocks) : 0;
+      const std::int64_t blocks = found.contains(branch_id) ? found.at(branch_id).num_blocks() : 0;
       const std::int64_t tokens = prefill_tokens(group, branch) - blocks * config_.block_size;
       const std::int64_t all = std::ssize(branch.tokens) - branch.computed;
       if (tokens > 0) {
