@@ -14,6 +14,7 @@ from fastpaged._core_machine import MatrixProbe as MatrixProbe
 from fastpaged._core_machine import OpTime as OpTime
 from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import Batch as Batch
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
 from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
@@ -252,17 +253,6 @@ def copy_blocks(plan: SchedulerOutput, device: Activations | Bytes, host: Activa
     """
 
 # ---- scheduler (bind_scheduler.cc)
-
-class Batch:
-    """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
-
-    token_ids: Final[npt.NDArray[np.int32]]
-    positions: Final[npt.NDArray[np.int32]]
-    slot_mapping: Final[npt.NDArray[np.int32]]
-    query_start: Final[npt.NDArray[np.int32]]
-    context_lens: Final[npt.NDArray[np.int32]]
-    block_tables: Final[npt.NDArray[np.int32]]
-    sample_rows: Final[npt.NDArray[np.int32]]
 
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.

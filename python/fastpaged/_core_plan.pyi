@@ -4,6 +4,9 @@ no module of this name exists at run time."""
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 class SchedulerPolicy:
     """All that scheduling policies differ in. Read-only; the defaults are the engine's.
 
@@ -238,3 +241,14 @@ class SchedulerOutput:
     def num_results(self) -> int:
         """Of the sampler, as update() wants them: one for each row, but one for each of a request's samples where they
         are all drawn from the prompt's last row."""
+
+class Batch:
+    """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
+
+    token_ids: Final[npt.NDArray[np.int32]]
+    positions: Final[npt.NDArray[np.int32]]
+    slot_mapping: Final[npt.NDArray[np.int32]]
+    query_start: Final[npt.NDArray[np.int32]]
+    context_lens: Final[npt.NDArray[np.int32]]
+    block_tables: Final[npt.NDArray[np.int32]]
+    sample_rows: Final[npt.NDArray[np.int32]]
