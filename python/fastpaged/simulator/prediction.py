@@ -2,7 +2,8 @@
 
 They come when they came, with the texts they had, and get the answers they got; the same C++ scheduler plans with other
 settings, on a clock that every step takes on by what StepTimes says. Pins, aborts and resets happen at their times.
-Steps come one after the other: what async_scheduling does during a step is done after it.
+Steps come one after the other: what async_scheduling does during a step is done after it. What a request that was cut
+short, by an abort or a deadline, would have answered beyond that is not known: it goes on with tokens like no others.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.recorded import random_params, random_terms
+from simulator.recorded import random_params
 
 from fastpaged import _core
 from fastpaged.engine.decisions import decisions_of, plan_rows
@@ -38,7 +38,8 @@ def random_requests(seed: int, num_requests: int, mean_gap: int, policy: str = "
         prompt = begin[: dice.randint(0, len(begin))] + [dice.randint(10, 120) for _ in range(dice.randint(1, 12))]
         time += dice.randint(0, 2 * mean_gap)
         abort_time = time + dice.randint(1, 20 * mean_gap) if dice.random() < 0.1 else None
-        terms = random_terms(dice, policy, mean_gap / 1e9)
+        # No deadlines: what a request would have answered had it had more time, no recording knows.
+        terms = {"priority": dice.choice((0, 0, 1, -1))} if policy == "priority" else {}
         asked.append(Asked(prompt[:30], random_params(dice), time, abort_time, terms))
     return asked
 

@@ -71,7 +71,7 @@ CHANGES: list[tuple[Changes, dict[str, Any]]] = [
 def test_other_settings_are_predicted_step_by_step(
     tmp_path: Path, seed: int, changes: Changes, settings: dict[str, Any]
 ) -> None:
-    policy = "priority" if seed == 1 else "fcfs"
+    policy = "fcfs"
     asked = random_requests(seed, 30, mean_gap=300_000, policy=policy)
     settings = {"scheduling_policy": policy, **settings}
     recording, history = recorded(tmp_path / "run", asked, scheduling_policy=policy)
