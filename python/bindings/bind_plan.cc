@@ -346,6 +346,10 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_prefix_tokens_found", &SchedulerStats::num_prefix_tokens_found)
       .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
       .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
+      .def_readonly("num_prefix_blocks_demoted", &SchedulerStats::num_prefix_blocks_demoted)
+      .def_readonly("num_prefix_blocks_promoted", &SchedulerStats::num_prefix_blocks_promoted)
+      .def_readonly("num_host_prefix_tokens_found", &SchedulerStats::num_host_prefix_tokens_found)
+      .def_readonly("num_host_cached_blocks_evicted", &SchedulerStats::num_host_cached_blocks_evicted)
       .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
 
   py::class_<RequestCost>(m, "RequestCost", "What preemptions have cost one request. Read-only.")

@@ -371,13 +371,13 @@ class Scheduler:
     num_free_blocks: Final[int]
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
-    def free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that hold nothing, in the order in which they would be taken; a copy."""
-    def cached_free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
+    def free_blocks(self) -> npt.NDArray[np.int32]: ...  # that hold nothing, in the order they would be taken in
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]: ...  # that the prefix cache would lose next, in that order
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    num_cached_host_blocks: Final[int]
     @property
     def stats(self) -> SchedulerStats:
         """As they are now: a copy."""
@@ -394,8 +394,7 @@ class Scheduler:
     def request_cost(self, group_id: int) -> RequestCost:
         """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
     def quarantine(self) -> Quarantine:
-        """After a broken invariant: finds what is wrong, fails those it concerns, takes their blocks out of circulation
-        and drops the plan. If nothing is found, nothing changes."""
+        """After a broken invariant: fails those it concerns, drops the plan. If nothing is wrong, nothing changes."""
     num_quarantined_blocks: Final[int]
     def _give_back_too_early(self, group_id: int) -> None:
         """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""

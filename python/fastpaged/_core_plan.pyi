@@ -88,7 +88,11 @@ class SchedulerStats:
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
     num_prefix_tokens_*: of prompts let in for the first time; what comes back after a preemption is not among them.
     num_partial_prefix_blocks: copied because their beginning alone was found; they are in num_blocks_copied_on_write,
-        too. num_cached_blocks_evicted: handed out with what they held. num_pins_released: for want of room.
+        or in num_prefix_blocks_promoted, too. num_cached_blocks_evicted: handed out with what they held, which may live
+        on on the host. num_pins_released: for want of room.
+    num_blocks_swapped_*: of requests. What the prefix cache has copied between the tiers is beside them:
+        num_prefix_blocks_demoted to the host when the device evicted it, num_prefix_blocks_promoted back when it was
+        found. num_host_prefix_tokens_found: of num_prefix_tokens_found. num_host_cached_blocks_evicted: for good.
     """
 
     num_preemptions: Final[int]
@@ -102,6 +106,10 @@ class SchedulerStats:
     num_prefix_tokens_found: Final[int]
     num_partial_prefix_blocks: Final[int]
     num_cached_blocks_evicted: Final[int]
+    num_prefix_blocks_demoted: Final[int]
+    num_prefix_blocks_promoted: Final[int]
+    num_host_prefix_tokens_found: Final[int]
+    num_host_cached_blocks_evicted: Final[int]
     num_pins_released: Final[int]
 
 class SamplingParams:

@@ -116,8 +116,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="trusted copies: a plan that was never updated counts as carried out",
         file="scheduler/scheduler_tiers.cc",
-        good="  if (plan_.spent() || plan_copies_.empty()) {\n",
-        bad="  if (plan_.spent() || !plan_copies_.empty()) {\n",
+        good="  if (plan_.spent() || lost.empty()) {\n",
+        bad="  if (plan_.spent() || !lost.empty()) {\n",
     ),
     Fault(
         name="stale row: the builder believes what a table held before it changed",
@@ -170,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="missed partial copy: the block that begins as another one does holds anything",
         file="kv_cache/kv_cache_manager_prefixes.cc",
-        good="    copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, "
+        good="  copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, "
         "match.partial_block, *copy);\n",
         bad="",
     ),

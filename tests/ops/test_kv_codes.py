@@ -184,7 +184,7 @@ def test_bad_arguments_are_named(device: _core.CpuDevice, code_dtype: CodeDtype)
         attention(no_codes(1, 2, 1, 257, 32))
     with pytest.raises(ValueError, match="kv_cache must be an array of uint8"):
         attention(np.zeros((2, 2, 1, 16, 32), np.float32))
-    with pytest.raises(ValueError, match=r"kv_cache must be .*\[num_blocks, 2=2, Hkv, block_size, D=32\]"):
+    with pytest.raises(ValueError, match=r"kv_cache must be .*\[num_blocks=2, 2=2, Hkv, block_size, D=32\]"):
         attention(np.zeros((2, 3, 1, 576), np.uint8))
     with pytest.raises(ValueError, match=r"kv_cache_dtype must be 'auto', .*, got 'fp4'"):
         attention(no_codes(2, 2, 1, 16, 32), "fp4")

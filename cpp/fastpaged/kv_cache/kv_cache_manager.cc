@@ -58,9 +58,7 @@ KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size,
   device_.on_eviction([this](BlockId block, SequenceId new_owner) { evict(block, new_owner); });
   host_.on_eviction([this](BlockId block, SequenceId) {
     ++num_host_evicted_;
-    for (const PrefixCache::Node descendant : prefix_cache_.erase(host_node(block))) {
-      uncache(descendant);
-    }
+    uncache_in_order(prefix_cache_.erase(host_node(block)));
   });
 }
 

@@ -77,6 +77,8 @@ class KVCacheManager {
   [[nodiscard]] std::int32_t missing_to_swap_in(std::span<BlockTable* const> tables) const {
     return missing_to_move(tables, CopyKind::kSwapIn);
   }
+  // Cached device blocks that it would take instead of copying them in, each once.
+  [[nodiscard]] std::vector<BlockId> device_copies(std::span<BlockTable* const> tables) const;
   // Blocks that these tables of one tier hold, shared ones counted once.
   [[nodiscard]] static std::int32_t num_distinct_blocks(std::span<const BlockTable* const> tables);
 
@@ -105,6 +107,7 @@ class KVCacheManager {
   // Its ids are those of device blocks, and from num_blocks() on those of host blocks: see host_node().
   [[nodiscard]] const PrefixCache& prefix_cache() const { return prefix_cache_; }
   [[nodiscard]] PrefixCache::Node host_node(BlockId host) const { return device_.num_blocks() + host; }
+  [[nodiscard]] std::int32_t num_cached_host_blocks() const;  // counts them
   [[nodiscard]] bool has_host_tier() const { return host_tier_; }
   // Whether what the device evicts is copied to the host tier, which is not worth it if computing it again is cheaper.
   // True at first; what has a copy there stays cached in any case.
@@ -175,8 +178,12 @@ class KVCacheManager {
   void uncache(PrefixCache::Node node);
   void forget(PrefixCache::Node node);
   void forget_in_order(std::span<const PrefixCache::Node> nodes);
+  // These, which the prefix cache has forgotten. Free blocks stay in the order in which they would be handed out, and
+  // come before all others.
+  void uncache_in_order(std::span<const PrefixCache::Node> gone);
   void adopt_host_blocks(const PrefixMatch& match, SequenceId owner, std::vector<BlockId>& blocks);
-  void copy_partial(const PrefixMatch& match, SequenceId owner, std::vector<BlockId>& blocks);
+  [[nodiscard]] bool has_room_for_partial(const PrefixMatch& match) const;
+  [[nodiscard]] BlockId copy_partial(const PrefixMatch& match, SequenceId owner);
   void publish_block(BlockTable& table, std::int32_t index, PrefixCache::Node parent, std::span<const TokenId> tokens);
   [[nodiscard]] bool is_published(const BlockTable& table, const PublishedPrefix& published) const;
 

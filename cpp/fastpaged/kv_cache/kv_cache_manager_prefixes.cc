@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <source_location>
 #include <utility>
 
 #include "fastpaged/base/check.h"
@@ -63,19 +64,27 @@ std::int32_t KVCacheManager::adopt(BlockTable& table, const PrefixMatch& match, 
     prefix_cache_.touch(block);
     blocks.push_back(block);
   }
-  if (match.num_partial_tokens > 0) {
+  const bool copies_partial = has_room_for_partial(match);
+  if (copies_partial) {
     (match.partial_on_host ? host_ : device_).take_cached(match.partial_block, table.owner());
   }
   adopt_host_blocks(match, table.owner(), blocks);
   published.num_blocks = static_cast<std::int32_t>(blocks.size());
   published.last_entry = blocks.empty() ? 0 : prefix_cache_.entry_id(blocks.back());
-  std::int32_t num_tokens = published.num_blocks * block_size_;
-  if (match.num_partial_tokens > 0) {
-    copy_partial(match, table.owner(), blocks);
-    num_tokens += std::ssize(blocks) > published.num_blocks ? match.num_partial_tokens : 0;
+  if (copies_partial) {
+    blocks.push_back(copy_partial(match, table.owner()));
   }
   table.move_to(device_, std::move(blocks));
-  return num_tokens;
+  return published.num_blocks * block_size_ + (copies_partial ? match.num_partial_tokens : 0);
+}
+
+// Beside the whole blocks that are still to be copied in. The source of a copy is not overwritten by it.
+bool KVCacheManager::has_room_for_partial(const PrefixMatch& match) const {
+  if (match.num_partial_tokens == 0) {
+    return false;
+  }
+  const bool source_is_free = !match.partial_on_host && device_.ref_count(match.partial_block) == 0;
+  return device_.num_free() - (source_is_free ? 1 : 0) > static_cast<std::int32_t>(match.host_blocks.size());
 }
 
 // All of them are held before anything is allocated, which might evict them. Each is given back once it is copied, so
@@ -97,17 +106,18 @@ void KVCacheManager::adopt_host_blocks(const PrefixMatch& match, SequenceId owne
   }
 }
 
-// Of the block that is held already, so that its copy is another one. Not if whole blocks before it had no room.
-void KVCacheManager::copy_partial(const PrefixMatch& match, SequenceId owner, std::vector<BlockId>& blocks) {
-  prefix_cache_.touch(match.partial_on_host ? host_node(match.partial_block) : match.partial_block);
-  const bool whole = std::ssize(blocks) == match.num_blocks();
-  if (const std::optional<BlockId> copy = whole ? device_.allocate(owner) : std::nullopt) {
-    copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, match.partial_block, *copy);
-    ++num_partial_copies_;
-    num_promoted_ += match.partial_on_host ? 1 : 0;
-    blocks.push_back(*copy);
+// Of the block that is held already, so that its copy is another one.
+BlockId KVCacheManager::copy_partial(const PrefixMatch& match, SequenceId owner) {
+  const std::optional<BlockId> copy = device_.allocate(owner);
+  if (!copy) {
+    throw_invariant("KVCacheManager: less room than was counted", std::source_location::current());
   }
+  copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, match.partial_block, *copy);
+  ++num_partial_copies_;
+  num_promoted_ += match.partial_on_host ? 1 : 0;
+  prefix_cache_.touch(match.partial_on_host ? host_node(match.partial_block) : match.partial_block);
   (match.partial_on_host ? host_ : device_).release(match.partial_block, owner);
+  return *copy;
 }
 
 void KVCacheManager::publish(BlockTable& table, std::span<const TokenId> tokens, std::int32_t num_computed,
@@ -203,8 +213,7 @@ void KVCacheManager::forget_written(std::span<const BlockCopy> copies) {
   forget_in_order(nodes);
 }
 
-// With all that comes after them. Free blocks stay in the order in which they would be handed out, and come before all
-// others.
+// With all that comes after them.
 void KVCacheManager::forget_in_order(std::span<const PrefixCache::Node> nodes) {
   std::vector<PrefixCache::Node> gone;
   for (const PrefixCache::Node node : nodes) {
@@ -214,6 +223,10 @@ void KVCacheManager::forget_in_order(std::span<const PrefixCache::Node> nodes) {
       gone.insert(gone.end(), descendants.begin(), descendants.end());
     }
   }
+  uncache_in_order(gone);
+}
+
+void KVCacheManager::uncache_in_order(std::span<const PrefixCache::Node> gone) {
   if (gone.empty()) {
     return;
   }
@@ -226,7 +239,9 @@ void KVCacheManager::forget_in_order(std::span<const PrefixCache::Node> nodes) {
     }
   };
   uncache_free(device_, 0);
-  uncache_free(host_, host_node(0));
+  if (host_tier_) {
+    uncache_free(host_, host_node(0));
+  }
   for (const PrefixCache::Node node : gone) {
     const bool on_device = is_on_device(node);
     if (on_device ? device_.is_cached(node) : host_.is_cached(node - device_.num_blocks())) {

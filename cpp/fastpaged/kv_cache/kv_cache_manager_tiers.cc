@@ -93,6 +93,18 @@ std::vector<BlockId> KVCacheManager::hold_copies(std::span<BlockTable* const> ta
   return held;
 }
 
+std::vector<BlockId> KVCacheManager::device_copies(std::span<BlockTable* const> tables) const {
+  std::unordered_set<BlockId> copies;
+  for (const BlockTable* table : tables) {
+    for (const BlockId block : table->blocks()) {
+      if (const std::optional<BlockId> copy = device_copy_of(block)) {
+        copies.insert(*copy);
+      }
+    }
+  }
+  return {copies.begin(), copies.end()};
+}
+
 // Where in the other tier what the block holds will be: where it is already, or in a block of its own.
 BlockId KVCacheManager::take_place(BlockId block, CopyKind kind, SequenceId owner) {
   const bool out = kind == CopyKind::kSwapOut;
@@ -155,13 +167,18 @@ std::optional<BlockId> KVCacheManager::device_copy_of(BlockId host) const {
   return prefix_cache_.entry_id(note.device) == note.entry ? std::optional(note.device) : std::nullopt;
 }
 
+std::int32_t KVCacheManager::num_cached_host_blocks() const {
+  std::int32_t count = 0;
+  for (BlockId block = 0; block < host_.num_blocks(); ++block) {
+    count += host_.is_cached(block) ? 1 : 0;
+  }
+  return count;
+}
+
 void KVCacheManager::evict(BlockId block, SequenceId new_owner) {
   ++num_evicted_;
-  if (demote(block, new_owner)) {
-    return;
-  }
-  for (const PrefixCache::Node descendant : prefix_cache_.erase(block)) {
-    uncache(descendant);
+  if (!demote(block, new_owner)) {
+    uncache_in_order(prefix_cache_.erase(block));
   }
 }
 

@@ -25,39 +25,35 @@ float fp8_magnitude(unsigned code, int num_mantissa_bits, int bias) {
                     std::max(exponent, 1) - bias - num_mantissa_bits);
 }
 
+// Of an fp8 code without its sign.
 float magnitude_of_code(DType dtype, unsigned code) {
-  switch (dtype) {
-    case DType::kFp8E4M3:
-      return fp8_magnitude(code, 3, 7);
-    case DType::kFp8E5M2:
-      if (code >= 0x7C) {
-        return code == 0x7C ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
-      }
-      return fp8_magnitude(code, 2, 15);
-    default:
-      return static_cast<float>(code);
+  if (dtype == DType::kFp8E4M3) {
+    return fp8_magnitude(code, 3, 7);
   }
+  if (code >= 0x7C) {
+    return code == 0x7C ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  }
+  return fp8_magnitude(code, 2, 15);
 }
 
-// Without signs they are in order of magnitude, in every format.
-std::array<float, 128> magnitudes_of(DType dtype) {
-  std::array<float, 128> magnitudes;
-  for (unsigned code = 0; code < magnitudes.size(); ++code) {
-    magnitudes.at(code) = magnitude_of_code(dtype, code);
+float worth(DType dtype, unsigned code) {
+  if (dtype == DType::kInt8) {
+    return static_cast<float>(static_cast<std::int8_t>(code));
   }
-  return magnitudes;
+  return code < kSign ? magnitude_of_code(dtype, code) : -magnitude_of_code(dtype, code % kSign);
 }
 
-const std::array<float, 128>& magnitudes(DType dtype) {
-  static const std::array<float, 128> e4m3 = magnitudes_of(DType::kFp8E4M3);
-  static const std::array<float, 128> e5m2 = magnitudes_of(DType::kFp8E5M2);
-  static const std::array<float, 128> int8 = magnitudes_of(DType::kInt8);
-  return dtype == DType::kInt8 ? int8 : dtype == DType::kFp8E4M3 ? e4m3 : e5m2;
+std::array<float, 256> all_values(DType dtype) {
+  std::array<float, 256> values;
+  for (unsigned code = 0; code < values.size(); ++code) {
+    values.at(code) = worth(dtype, code);
+  }
+  return values;
 }
 
 // Of the magnitude that is nearest to x >= 0.
 std::uint8_t nearest_magnitude(DType dtype, float x) {
-  const auto& all = magnitudes(dtype);
+  const auto& all = values_of_codes(dtype);  // the first half in order of magnitude, in every format
   if (x >= largest_code(dtype)) {
     x = largest_code(dtype);
   }
@@ -86,12 +82,11 @@ DType kv_code_dtype(std::string_view name) {
   return DType::kInt8;
 }
 
-float value_of_code(DType dtype, std::uint8_t code) {
-  if (dtype == DType::kInt8) {
-    return static_cast<float>(static_cast<std::int8_t>(code));
-  }
-  const float magnitude = magnitudes(dtype).at(code % kSign);
-  return code >= kSign ? -magnitude : magnitude;
+const std::array<float, 256>& values_of_codes(DType dtype) {
+  static const std::array<float, 256> e4m3 = all_values(DType::kFp8E4M3);
+  static const std::array<float, 256> e5m2 = all_values(DType::kFp8E5M2);
+  static const std::array<float, 256> int8 = all_values(DType::kInt8);
+  return dtype == DType::kInt8 ? int8 : dtype == DType::kFp8E4M3 ? e4m3 : e5m2;
 }
 
 std::uint8_t nearest_code(DType dtype, float x) {

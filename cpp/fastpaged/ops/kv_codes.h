@@ -17,6 +17,7 @@
 // Codes that would be infinity or NaN are never written: fp8_e5m2's beyond 0x7B, and -128. fp8_e4m3's 0x7F is 480.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -34,7 +35,11 @@ DType kv_code_dtype(std::string_view name);
 constexpr float largest_code(DType dtype) {
   return dtype == DType::kInt8 ? 127.0F : dtype == DType::kFp8E4M3 ? 448.0F : 57344.0F;
 }
-float value_of_code(DType dtype, std::uint8_t code);
+// Of every code.
+const std::array<float, 256>& values_of_codes(DType dtype);
+inline float value_of_code(DType dtype, std::uint8_t code) {
+  return values_of_codes(dtype)[code];
+}
 // What amax may become in fp8, and by what errors then count, in units of codes, beside those where it is the largest.
 struct KVScaleChoice {
   float amax_code = 0.0F;

@@ -4,12 +4,15 @@
 //   plan   = schedule()            which tokens are computed now; grows block tables, preempts when it must
 //   events = update(plan, tokens)  what came of it; frees what has ended
 //
-// FCFS by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or
-// waiting, in order (the first that may not enter stops the line). A group is let in when all its known tokens fit
-// beside those of the running groups; blocks are taken only for the tokens of this step. When a running group cannot
-// grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed,
-// whichever is cheaper or the policy says.
-// What else policies do is in SchedulerPolicy.
+// First come, first served; with policy.by_priority it is by rank (SequenceGroup): who has aged, then by priority, then
+// by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or waiting,
+// each in order. The first that may not enter stops the line: without priorities, requests have their first step in
+// order of arrival. A group is let in when all its known tokens fit beside those of the running groups; blocks are
+// taken only for the tokens of this step. When a running group cannot grow, the last of those that run is preempted
+// whole: swapped to the host pool, or put back to wait, to be recomputed, whichever is cheaper or the policy says. With
+// by_priority the first in line has the last that run preempted, too, for a place, for blocks or for tokens of the
+// budget: those of a strictly worse priority that have not aged, no more than it takes, and none if it does not come in
+// by that. How prompts share a step is in scheduler_shares.cc; what else policies do, in SchedulerPolicy.
 //
 // Rows of logits are a second budget. A sequence needs one to sample, and one for each of its prompt's tokens whose
 // logprobs are wanted and not known yet (sequence.h). A row is kept for each of max_num_seqs, so that every sequence
@@ -24,19 +27,21 @@
 // last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed, but
 // not where a row failed: what the sequence then holds may be wrong, and is forgotten as far as nobody else holds it.
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
-// it.
+// it; and so it does while a prompt that goes before it has but a share of each step, and is to compute that block.
+//
+// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
+// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
+// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
 // A request whose deadline has come by `now` ends before anything is planned, wherever it is, and so does one whose
 // queue_deadline has come if it was never let in: of the two, the earlier one is the reason. It keeps what it has, has
 // an event in plan.ended for each branch, the last with group_finished (of beams, which have no results, one in all),
 // and never computes a token in a step of that time.
+//
 // A group that comes back after a preemption is kept over a window of steps (policy.resume_grace_steps). It is let in
 // where there is room for all that it and those that run may take within the window, and while the window lasts nobody
 // is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
 // all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
-// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
-// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
-// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -55,9 +60,17 @@
 //   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
 //     times per request: at most sum(output + 1) + 4 * requests * max(prompt + output, summed over a request's
 //     branches). Without chunked_prefill that maximum is replaced by the number of branches, 0 for one.
-// Windows change nothing in that: the oldest running group is never the one to go for room, and where nobody runs the
-// first in line comes in, room or not. The prefix cache and pins change nothing either: who waits for a prefix waits
-// while others run, and what is found need not be computed. Not thread-safe.
+//   by_priority: each step does so for the running group that is first in rank: until it ends, or the first of all
+//   comes
+//     in. Between two of the latter somebody has come, aged or ended. So again four times per request: the same bound.
+// Ageing: who is in line while ageing_steps steps are planned, all told, ages. Then nobody passes it in line but those
+// that have aged and came before it. So it is let in within ageing_steps + sum(output + 1) + 3 * requests * max(prompt
+// + output), over those alone that run by then or came before it: as above, but nobody comes. Afterwards it is
+// preempted for want of room alone, after all that have not aged. Shares change nothing in that: of the prompts that
+// run the first has at least a token of whatever decodes leave. Windows change nothing in that: the oldest running
+// group is never the one to go for room, and where nobody runs the first in line comes in, room or not. The prefix
+// cache and pins change nothing either: who waits for a prefix waits while others run, and what is found need not be
+// computed. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -240,6 +253,7 @@ class Scheduler {
   void weigh_evictions();
   void distrust_copies();
   void count_moved_prefixes();
+  [[nodiscard]] std::int64_t num_swap_copies() const;
 
   // scheduler_shares.cc
   struct Limits {  // of a plan in the making, or of one without some who are planned
@@ -268,7 +282,8 @@ class Scheduler {
   struct Way {                       // what there is for the first in line, if some did not run any more
     std::int64_t num_sequences = 0;  // with its own
     std::int64_t num_free_blocks = 0;
-    std::int64_t num_found_in_use = 0;
+    std::int64_t num_held_blocks = 0;   // by itself, on the host
+    std::int64_t num_found_in_use = 0;  // of its own: on the device already, and held there
     Limits limits;
     std::unordered_map<BlockId, std::int32_t> found;       // how often
     std::unordered_map<BlockId, std::int32_t> given_back;  // by how many tables

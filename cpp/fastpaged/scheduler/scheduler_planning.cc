@@ -248,11 +248,9 @@ bool Scheduler::enter(SequenceGroup& group) {
     if (running_.empty()) {
       release_pins_for(group);
     }
-    const std::int64_t others_before = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
-    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
+    const std::int64_t copies_before = num_swap_copies();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
-    const std::int64_t others = static_cast<std::int64_t>(kv_cache_.num_demoted_blocks()) - others_before;
-    const std::int64_t num_copied = kv_cache_.copies().num_blocks() - copies_before - others;
+    const std::int64_t num_copied = num_swap_copies() - copies_before;
     group.num_blocks_swapped_in += num_copied;
     forecast_.see_swapped_in(num_held_blocks(group), num_copied);
     swapped_in_.push_back(group.id);

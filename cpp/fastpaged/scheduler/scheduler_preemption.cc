@@ -54,9 +54,9 @@ void Scheduler::move_out(SequenceGroup& group, PreemptionMode mode) {
     holds_something = holds_something || sequence->table().size() > 0;
   }
   group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
-  const std::int64_t copies_before = kv_cache_.copies().num_blocks();
+  const std::int64_t copies_before = num_swap_copies();
   if (holds_something && wants_swap(group, mode) && kv_cache_.swap_out(group.tables())) {
-    group.num_blocks_swapped_out += kv_cache_.copies().num_blocks() - copies_before;
+    group.num_blocks_swapped_out += num_swap_copies() - copies_before;
     forecast_.see_swapped_out(std::exchange(group.stakes, {}));
     change_state(group, GroupState::kSwapped);
     swapped_out_.push_back(group.id);

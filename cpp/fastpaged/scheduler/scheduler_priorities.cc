@@ -64,6 +64,13 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
   if (computes_prefix_of(group) || num_held_blocks(group) + missing_blocks(group, 0) > kv_cache_.num_usable_blocks()) {
     return false;
   }
+  for (PrefixMatch& match : found_.matches) {  // swapping victims may take the host's
+    const std::int32_t num_tokens = match.num_device_tokens(config_.block_size);
+    if (num_tokens < match.num_tokens) {
+      found_.num_tokens -= match.num_tokens - num_tokens;
+      match.keep_device_blocks(config_.block_size);
+    }
+  }
   Way way = way_of(group);
   for (std::size_t i = running_.size(); i-- > 0 && gives_way(running_[i], group);) {
     clear_way(running_[i], way);
@@ -84,12 +91,17 @@ Scheduler::Way Scheduler::way_of(const SequenceGroup& group) const {
   way.num_sequences = num_running_sequences_ + group.num_counted();
   way.num_free_blocks = kv_cache_.num_free_blocks();
   way.limits = plan_limits();
+  const auto find = [&](BlockId block) {
+    ++way.found[block];
+    way.num_found_in_use += kv_cache_.device_pool().ref_count(block) > 0 ? 1 : 0;
+  };
   for (const PrefixMatch& match : found_.matches) {
-    for (const BlockId block : match.blocks) {
-      ++way.found[block];
-    }
+    std::ranges::for_each(match.blocks, find);
   }
-  way.num_found_in_use = found_.num_in_use;
+  if (group.state == GroupState::kSwapped) {
+    way.num_held_blocks = num_held_blocks(group);
+    std::ranges::for_each(kv_cache_.device_copies(group.tables()), find);
+  }
   return way;
 }
 
@@ -118,11 +130,9 @@ bool Scheduler::is_clear(const SequenceGroup& group, const Way& way, std::size_t
   }
   const std::int32_t steps = group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept(num_running);
   const std::int64_t spare = way.num_free_blocks - num_watermark_blocks_;
-  if (group.state == GroupState::kSwapped) {
-    const std::int64_t wanted = kv_cache_.missing_to_swap_in(group.tables()) + more_blocks(group, steps);
-    return wanted <= spare && wanted <= spare - blocks_beside(group, needs_of_running(steps, num_running));
-  }
-  const std::int64_t wanted = missing_blocks(group, steps) - way.num_found_in_use;
+  const std::int64_t back = way.num_held_blocks - way.num_found_in_use;
+  const bool swapped = group.state == GroupState::kSwapped;
+  const std::int64_t wanted = back + (swapped ? more_blocks(group, steps) : missing_blocks(group, steps));
   return wanted <= spare && wanted <= spare - blocks_beside(group, needs_of_running(steps, num_running));
 }
 

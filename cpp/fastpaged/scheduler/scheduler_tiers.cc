@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -17,16 +18,19 @@ void Scheduler::weigh_evictions() {
                          costs.seconds_per_token * config_.block_size);
 }
 
-// Of a plan that was not updated nobody knows whether its copies were run.
+// Of a plan that was not updated, or not even finished, nobody knows whether its copies were run.
 void Scheduler::distrust_copies() {
-  if (plan_.spent() || plan_copies_.empty()) {
+  std::vector<BlockCopy> lost = std::exchange(plan_copies_, {});
+  const std::span<const BlockCopy> unfinished = kv_cache_.copies().copies();
+  lost.insert(lost.end(), unfinished.begin(), unfinished.end());
+  if (plan_.spent() || lost.empty()) {
     return;
   }
-  kv_cache_.forget_written(plan_copies_);
+  kv_cache_.forget_written(lost);
   pins_.give_up_uncached();
   std::unordered_set<BlockId> on_device;
   std::unordered_set<BlockId> on_host;
-  for (const BlockCopy& copy : plan_copies_) {
+  for (const BlockCopy& copy : lost) {
     for (std::int32_t i = 0; i < copy.num_blocks; ++i) {
       (copy.kind == CopyKind::kSwapOut ? on_host : on_device).insert(copy.destination + i);
     }
@@ -48,7 +52,11 @@ void Scheduler::distrust_copies() {
     group->forget_computed(kv_cache_);
     change_state(*group, GroupState::kWaiting);
   }
-  plan_copies_.clear();
+}
+
+// Blocks to be copied by this plan, what makes way for them not counted.
+std::int64_t Scheduler::num_swap_copies() const {
+  return kv_cache_.copies().num_blocks() - static_cast<std::int64_t>(kv_cache_.num_demoted_blocks());
 }
 
 void Scheduler::count_moved_prefixes() {

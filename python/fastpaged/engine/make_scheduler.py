@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from fastpaged import _core
-from fastpaged.engine.recorder import scheduler_type
+from fastpaged.engine.recorder import RecordingScheduler
+from fastpaged.engine.recording_file import FORMAT
 from fastpaged.kv_events import MAX_KV_EVENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastpaged.config import EngineConfig
     from fastpaged.engine.recording_file import RecordingFile
     from fastpaged.worker.worker import Worker
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 def make_scheduler(config: EngineConfig, worker: Worker, recording: RecordingFile | None = None) -> _core.Scheduler:
     """With the worker's blocks. recording: where all that goes in and out of it is written down."""
-    return scheduler_type(recording, config.model, worker.kv_memory)(
+    return _type(config, worker, recording)(
         num_blocks=worker.num_blocks,
         block_size=config.block_size,
         max_num_seqs=config.max_num_seqs,
@@ -43,3 +47,15 @@ def make_scheduler(config: EngineConfig, worker: Worker, recording: RecordingFil
 def max_pinned_blocks(config: EngineConfig, worker: Worker) -> int | None:
     """None where nothing is cached, and so nothing can be pinned."""
     return int(worker.num_blocks * config.pinned_prefix_budget) if config.enable_prefix_caching else None
+
+
+def _type(config: EngineConfig, worker: Worker, recording: RecordingFile | None) -> Callable[..., _core.Scheduler]:
+    if recording is None:
+        return _core.Scheduler
+    about = {
+        "format": FORMAT,
+        "version": _core.__version__,
+        "model": config.model,
+        "block_bytes": worker.block_bytes,
+    }
+    return functools.partial(RecordingScheduler, recording, about)

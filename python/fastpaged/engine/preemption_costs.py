@@ -65,10 +65,12 @@ class CostMeter:
         prompts."""
         if nanoseconds <= 0 or num_tokens == 0:
             return
-        tokens, seconds = self._prompts if num_tokens > num_samples else self._decoding
+        has_prompts = num_tokens > num_samples
+        tokens, seconds = self._prompts if has_prompts else self._decoding
         tokens.add(num_tokens)
         seconds.add(nanoseconds / 1e9)
-        self._tell_if_changed()
+        if has_prompts:  # other steps are many and quick, and say little of what a token costs
+            self._tell_if_changed()
 
     def note_copies(self, plan: _core.SchedulerOutput, nanoseconds: int) -> None:
         """Those of a plan were made. Several kinds share the time in proportion to what was known of them."""
@@ -83,6 +85,7 @@ class CostMeter:
         for kind, average in (("swap_out", self._out), ("swap_in", self._in)):
             if counts[kind]:
                 average.add(weights[kind] * share, counts[kind])
+        self._tell_if_changed()
 
     def _seconds_per_token(self) -> float:
         tokens, seconds = (average.value for average in self._prompts)

@@ -61,6 +61,10 @@ class Branches:
             if event.group_finished:
                 self.forget(event.group_id)
 
+    def unfinished(self) -> list[int]:
+        """The requests that are here, in order of arrival."""
+        return list(self._of)
+
     def forget(self, group_id: int) -> None:
         """It is gone."""
         self._of.pop(group_id, None)

@@ -30,12 +30,13 @@ class Growth:
 @dataclass
 class Answers:
     """Of one request. tokens: of each of its samples; finished: those that a stop string ended; failed: those whose
-    next token, or the scores of whose prompt, could not be made."""
+    next token, or the scores of whose prompt, could not be made. is_cut: the recording ends before the request does."""
 
     tokens: dict[int, list[int]] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     growths: list[Growth] = field(default_factory=list)
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class _Historian:
 
     def done(self) -> History:
         self._end_step(self._updated)
+        for group_id in self._branches.unfinished():
+            self._history.answers[group_id].is_cut = True
         self._history.figures = self._tally.figures(self._replayer.scheduler)
         return self._history
 

@@ -2,6 +2,7 @@
 
 They come when they came, with the texts they had, and get the answers they got; the same C++ scheduler plans with other
 settings, on a clock that every step takes on by what StepTimes says. Pins, aborts and resets happen at their times.
+Steps come one after the other: what async_scheduling does during a step is done after it.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class _Run:
         return self._next_unknown
 
     def _stop(self, draws: list[Draws], events: list[_core.SequenceEvent]) -> None:
-        """Stop strings, where they were found."""
+        """Stop strings, where they were found; and nobody goes on beyond where the recording ends."""
         for event in events:
             answers = self._history.answers[event.group_id]
             done = self._done.get(event.group_id, {}).get(event.branch, 0)
@@ -182,8 +183,8 @@ class _Run:
                 event.kind.name == "SAMPLE"
                 and event.token_id is not None
                 and event.finish_reason is None
-                and event.branch in answers.finished
-                and done == len(answers.tokens.get(event.branch, []))
+                and (answers.is_cut or event.branch in answers.finished)
+                and done >= len(answers.tokens.get(event.branch, []))
             ):
                 self._scheduler.finish(event.group_id, event.sequence_id)
         searches = [of.group_id for of in draws if of.num_draws and self._branches.is_search(of.group_id)]

@@ -236,7 +236,7 @@ class SlowKVCache {
     if (entries.contains({on_host, block})) {
       ++(on_host ? num_host_evicted : num_evicted);
       if (on_host || !demote(block, owner)) {
-        forget({on_host, block});
+        forget_in_order({{on_host, block}});
       }
     }
     return block;

@@ -68,24 +68,28 @@ class SlowPrefixCache : public SlowKVCache {
       use({false, block});
       table.blocks.emplace(table.size(), block);
     }
-    if (match.partial_block) {
+    std::int64_t num_free = device.num_free() - std::ssize(match.host_blocks);
+    num_free -= match.partial_block && std::ranges::count(device.free, match.partial_block->block) > 0 &&
+                        !match.partial_block->on_host
+                    ? 1
+                    : 0;
+    const bool copies_partial = match.partial_block && num_free > 0;
+    if (copies_partial) {
       pool_of(*match.partial_block).take_cached(match.partial_block->block, kNobody);
     }
-    const bool whole = copy_in(owner, match);
-    std::int32_t num_tokens = table.size() * block_size;
-    if (match.partial_block) {
-      const SlowPlace source = *match.partial_block;
-      use(source);
-      if (whole && device.num_free() > 0) {
-        const BlockId copy = take(false, owner);
-        copies.push_back({source.on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, source.block, copy, 1});
-        table.blocks.emplace(table.size(), copy);
-        num_tokens += match.num_partial_tokens;
-        num_promoted += source.on_host ? 1 : 0;
-      }
-      pool_of(source).give(source.block, kNobody);
+    copy_in(owner, match);
+    const std::int32_t num_tokens = table.size() * block_size;
+    if (!copies_partial) {
+      return num_tokens;
     }
-    return num_tokens;
+    const SlowPlace source = *match.partial_block;
+    const BlockId copy = take(false, owner);
+    copies.push_back({source.on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, source.block, copy, 1});
+    use(source);
+    num_promoted += source.on_host ? 1 : 0;
+    table.blocks.emplace(table.size(), copy);
+    pool_of(source).give(source.block, kNobody);
+    return num_tokens + match.num_partial_tokens;
   }
 
   void publish(SequenceId owner, const SlowText& text, std::int32_t num_computed) {
@@ -150,16 +154,14 @@ class SlowPrefixCache : public SlowKVCache {
   int num_taken_over = 0;
 
  private:
-  // As far as there is room. Whether there was.
-  bool copy_in(SequenceId owner, const SlowMatch& match) {
+  // As far as there is room.
+  void copy_in(SequenceId owner, const SlowMatch& match) {
     SlowTable& table = tables.at(owner);
     for (const BlockId block : match.host_blocks) {
       host.take_cached(block, kNobody);
     }
-    bool whole = true;
     for (const BlockId block : match.host_blocks) {
-      whole = device.num_free() > 0;
-      if (whole) {
+      if (device.num_free() > 0) {
         const BlockId place = take(false, owner);
         copies.push_back({CopyKind::kSwapIn, block, place, 1});
         ++num_promoted;
@@ -169,7 +171,6 @@ class SlowPrefixCache : public SlowKVCache {
       }
       host.give(block, kNobody);
     }
-    return whole;
   }
 };
 

@@ -56,6 +56,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   }
   config.prefix_caching = !random.once_in(3);
   config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
+  config.host_prefix_tier = !random.once_in(3);
   config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
 }

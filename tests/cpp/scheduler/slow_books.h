@@ -112,7 +112,6 @@ class SlowBooks {
   std::int64_t cut_limit_ = 0;
   std::set<GroupId> behind_;  // of which the plan computes less than it could
   SchedulerConfig config_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
 };
 
 }  // namespace fastpaged::test

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <utility>
 #include <vector>
 
 #include "scheduler/slow_shares.h"
@@ -104,6 +105,11 @@ class SlowResults : public SlowShares {
          : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
                                           : stats.num_blocks_copied_on_write);
     }
+    stats.num_blocks_swapped_out -=
+        memory.num_demoted - std::exchange(stats.num_prefix_blocks_demoted, memory.num_demoted);
+    stats.num_blocks_swapped_in -=
+        memory.num_promoted - std::exchange(stats.num_prefix_blocks_promoted, memory.num_promoted);
+    stats.num_host_cached_blocks_evicted = memory.num_host_evicted;
     stats.num_preemptions += std::ssize(plan.preempted);
     stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
     stats.num_groups_swapped_in += std::ssize(plan.swapped_in);

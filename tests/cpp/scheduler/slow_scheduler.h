@@ -70,7 +70,10 @@ class SlowScheduler : public SlowResults {
     return next_id_++;
   }
 
-  void set_costs(const PreemptionCosts& costs) { config_.costs = costs; }
+  void set_costs(const PreemptionCosts& costs) {
+    config_.costs = costs;
+    weigh_evictions();
+  }
 
   bool preempt(GroupId id, PreemptionMode mode) {
     if (groups().contains(id)) {
@@ -81,6 +84,7 @@ class SlowScheduler : public SlowResults {
 
   // free_device, free_host: in whatever order the blocks of many requests came back.
   void reset(const std::vector<BlockId>& free_device, const std::vector<BlockId>& free_host) {
+    doubt_copies();
     groups().clear();
     unreported.clear();
     forced_.clear();
@@ -90,7 +94,7 @@ class SlowScheduler : public SlowResults {
   }
 
   const SchedulerOutput& schedule(Nanoseconds now = 0) {
-    recompute_what_was_copied();
+    doubt_copies();
     end_expired(now);
     ++step_;
     age_line();
@@ -203,7 +207,7 @@ class SlowScheduler : public SlowResults {
       const std::vector<std::int64_t> lacking =
           memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
-        fill(id, groups().at(id).branches.at(branch), lacking);
+        memory.fill(groups().at(id).branches.at(branch), lacking);
         return true;
       }
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
@@ -254,15 +258,20 @@ class SlowScheduler : public SlowResults {
   // The first in line has the worst preempted that run, if their priority is worse than its own, as many as it takes
   // for it to come in; and nobody, if it would not, or waits for a prefix. Tried out on a world of its own.
   bool make_way_for(GroupId id) {
-    if (!config_.policy.by_priority || computes_prefix_of(id, look_up(id))) {
+    Matches found = look_up(id);
+    if (!config_.policy.by_priority || computes_prefix_of(id, found)) {
       return false;
+    }
+    for (SlowMatch& match : found | std::views::values) {  // swapping victims may take the host's
+      match.tokens = num_on_device(match);
+      match.host_blocks.clear();
     }
     SlowScheduler trial = *this;
     std::vector<GroupId> victims;
     while (trial.may_be_preempted_for(id)) {
       victims.push_back(trial.ids(GroupState::kRunning).back());
       trial.preempt_for(id, victims.back());
-      if (trial.may_enter(id, trial.look_up(id)) && trial.whole_pool_holds(id)) {
+      if (trial.has_place(id, found) && trial.whole_pool_holds(id)) {
         std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
         num_preempted_for_priority += std::ssize(victims);
         return true;
@@ -290,12 +299,9 @@ class SlowScheduler : public SlowResults {
     }
     const bool holds_something = !group.held().empty();
     group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
-    const std::int64_t num_held = std::ssize(group.held());
     if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
-      group.num_swapped_out += num_held;
       forecast_.see_swapped_out(std::exchange(group.stakes, {}));
       plan.swapped_out.push_back(id);
-      copied_.push_back(id);
     } else {
       memory.forget(group);
     }
@@ -317,6 +323,10 @@ class SlowScheduler : public SlowResults {
   }
 
   [[nodiscard]] bool may_enter(GroupId id, const Matches& found) const {
+    return has_place(id, found) && (ids(GroupState::kRunning).empty() || !computes_prefix_of(id, found));
+  }
+
+  [[nodiscard]] bool has_place(GroupId id, const Matches& found) const {
     const SlowGroup& group = memory.groups.at(id);
     const std::vector<GroupId> running = ids(GroupState::kRunning);
     if (running.empty()) {
@@ -324,41 +334,31 @@ class SlowScheduler : public SlowResults {
     }
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
-    wanted += swapped ? std::ssize(group.held()) : 0;
+    wanted += swapped ? memory.missing_to_swap_in(group) : 0;
     const std::int64_t steps = steps_to_keep(id);
     const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
     wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
     wanted += reserve_within(id, steps);
     return num_running_branches() + group.counted() <= config_.max_num_seqs && fits_plan(id, found) &&
-           wanted <= std::ssize(memory.device) && !computes_prefix_of(id, found);
+           wanted <= std::ssize(memory.device);
   }
 
   void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
-      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
-             release_oldest_pin()) {
+      while (ids(GroupState::kRunning).empty() &&
+             memory.missing_to_swap_in(groups().at(id)) > std::ssize(memory.device) && release_oldest_pin()) {
       }
-      groups().at(id).num_swapped_in += std::ssize(groups().at(id).held());
+      const std::int64_t copied_before = groups().at(id).num_swapped_in;
       memory.swap(groups().at(id), GroupState::kRunning);
-      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), std::ssize(groups().at(id).held()));
+      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), groups().at(id).num_swapped_in - copied_before);
       plan.swapped_in.push_back(id);
-      copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
     in_line_.erase(id);
     groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
-    const std::int64_t num_found = adopt(id, found);
-    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found, 0);
+    const auto [num_found, num_on_host] = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found - num_on_host, num_on_host);
     go_on(id);
-  }
-
-  // Nobody knows whether the copies of a plan that was not updated were run.
-  void recompute_what_was_copied() {
-    for (const GroupId id : std::exchange(copied_, {})) {
-      if (!reported && groups().contains(id) && groups().at(id).state != GroupState::kWaiting) {
-        memory.forget(groups().at(id));
-      }
-    }
   }
 
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;

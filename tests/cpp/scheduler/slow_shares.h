@@ -83,7 +83,7 @@ class SlowShares : public SlowQueueing {
       return budget() > 0;
     }
     for (const auto& [branch_id, branch] : group.branches) {
-      const std::int64_t blocks = found.contains(branch_id) ? std::ssize(found.at(branch_id).blocks) : 0;
+      const std::int64_t blocks = found.contains(branch_id) ? found.at(branch_id).num_blocks() : 0;
       const std::int64_t tokens = prefill_tokens(group, branch) - blocks * config_.block_size;
       const std::int64_t all = std::ssize(branch.tokens) - branch.computed;
       if (tokens > 0) {
@@ -105,14 +105,6 @@ class SlowShares : public SlowQueueing {
             samples,
             scores(branch, tokens),
             samples ? group.num_draws : 0};
-  }
-
-  void fill(GroupId id, SlowBranch& branch, const std::vector<std::int64_t>& lacking) {
-    const std::size_t copies = memory.copies.size();
-    memory.fill(branch, lacking);
-    if (memory.copies.size() > copies) {
-      copied_.push_back(id);
-    }
   }
 
   // What is left goes to those who were to compute less than they could: of their share, or of the budget where nobody
@@ -138,7 +130,7 @@ class SlowShares : public SlowQueueing {
         if (tokens <= there || lacking.size() > memory.device.size()) {
           continue;
         }
-        fill(id, branch, lacking);
+        memory.fill(branch, lacking);
         ++num_handed_out;
         if (there > 0) {
           plan.scheduled[index] = planned(id, branch_id, tokens);

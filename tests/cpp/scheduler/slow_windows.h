@@ -33,9 +33,11 @@ class SlowWindows : public SlowSharing {
     }
     const std::vector<BlockId>& first = group.branches.begin()->second.blocks;
     PreemptionStakes stakes;
-    stakes.num_blocks = stakes.num_blocks_out = std::ssize(group.held());
+    stakes.num_blocks = std::ssize(group.held());
+    stakes.num_blocks_out =
+        std::ranges::count_if(group.held(), [&](BlockId block) { return !memory.copy_of(block, true); });
     for (const auto& [block, slot] : slots) {
-      const bool is_found = memory.cached.contains(block) && std::ranges::count(first, block) > 0;
+      const bool is_found = memory.cached.contains({false, block}) && std::ranges::count(first, block) > 0;
       if (!is_found || group.asked.skip_prefix_cache) {
         ++stakes.num_lost_tokens;
       } else {

@@ -79,6 +79,7 @@ struct Counts {
   std::int64_t ceilings = 0;
   std::int64_t shared_again = 0;
   std::int64_t parted = 0;
+  std::int64_t taken_as_copies = 0;
   std::int64_t expired = 0;
   std::int64_t for_priority = 0;
   std::int64_t aged = 0;
@@ -138,6 +139,11 @@ void count(Counts& counts, const World& world) {
   counts.stats.num_partial_prefix_blocks += stats.num_partial_prefix_blocks;
   counts.stats.num_cached_blocks_evicted += stats.num_cached_blocks_evicted;
   counts.stats.num_pins_released += stats.num_pins_released;
+  counts.stats.num_prefix_blocks_demoted += stats.num_prefix_blocks_demoted;
+  counts.stats.num_prefix_blocks_promoted += stats.num_prefix_blocks_promoted;
+  counts.stats.num_host_prefix_tokens_found += stats.num_host_prefix_tokens_found;
+  counts.stats.num_host_cached_blocks_evicted += stats.num_host_cached_blocks_evicted;
+  counts.taken_as_copies += world.slow.memory.num_taken_as_copies;
 }
 
 // Growing, cutting and forgetting one big tree, over and over.
@@ -185,6 +191,14 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   MESSAGE("tokens found in the prefix cache: ", counts.stats.num_prefix_tokens_found,
           ", blocks copied for their beginning: ", counts.stats.num_partial_prefix_blocks,
           ", evicted: ", counts.stats.num_cached_blocks_evicted, ", pins released: ", counts.stats.num_pins_released);
+  MESSAGE("cached blocks copied to the host: ", counts.stats.num_prefix_blocks_demoted,
+          ", there without a copy: ", counts.taken_as_copies,
+          ", copied back: ", counts.stats.num_prefix_blocks_promoted, " (", counts.stats.num_host_prefix_tokens_found,
+          " tokens), evicted there: ", counts.stats.num_host_cached_blocks_evicted);
+  CHECK(counts.stats.num_prefix_blocks_demoted > 1000);
+  CHECK(counts.stats.num_prefix_blocks_promoted > 100);
+  CHECK(counts.stats.num_host_cached_blocks_evicted > 100);
+  CHECK(counts.taken_as_copies > 20);
   MESSAGE("ended by their time: ", counts.expired, ", preempted for a priority: ", counts.for_priority,
           ", aged: ", counts.aged, ", prompts given the rest of a step: ", counts.handed_out);
   CHECK(counts.operations >= 100'000);

@@ -114,7 +114,6 @@ class World {
     const bool work = !slow.memory.groups.empty();
     now += tick;
     SchedulerOutput plan = scheduler.schedule(now);
-    slow.real_copies = one_by_one(plan.copies);
     slow.schedule(now);
     ++num_steps;
     num_preemptions += std::ssize(plan.preempted);

@@ -64,7 +64,7 @@ def steps_to_the_first_token(long: int, num_decoding: int) -> int:
     if long:
         engine.add_request("long", [70] * long, greedy(2))
     engine.step()
-    engine.add_request("short", PROMPTS[9] * 50, greedy(2))
+    engine.add_request("short", PROMPTS[5] * 50, greedy(2))
     for step in range(1, 200):
         if "short" in {output.request_id for output in engine.step()}:
             return step

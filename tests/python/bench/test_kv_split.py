@@ -32,9 +32,9 @@ def test_some_requests_want_samples_and_some_share_what_they_begin_with() -> Non
 
 @pytest.mark.parametrize("block_size", [1, 16, 128])
 def test_under_pressure_the_split_sums_to_all_slots_at_every_step(block_size: int) -> None:
-    run = kv_split.run(kv_split.load(400, None), block_size, num_slots=8192)
+    run = kv_split.run(kv_split.load(100, None), block_size, num_slots=4096)
     assert run.num_preemptions > 0
-    assert run.means["free"] < 0.1
+    assert run.means["free"] < 0.4  # mostly at the end, when nobody is left who waits
     assert run.means["saved"] > 0.01
     parts = sum(run.means[name] for name in ("token_states", "reserved", "internal_waste", "free"))
     assert parts == pytest.approx(1.0)

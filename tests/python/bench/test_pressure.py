@@ -62,7 +62,7 @@ def test_what_is_wrong_with_runs_is_said() -> None:
     assert pressure.complaints(runs) == []
     assert pressure.above_best(runs) == 1.0  # nothing was preempted
     table = pressure.table("some", [runs])
-    assert "| tiny | 16 | 2 | auto | 0 | 0 | 0 | 0 | 0.00 |" in table
+    assert "| tiny | 16 | 11 | auto | 0 | 0 | 0 | 0 | 0.00 |" in table
 
 
 def test_lengths_are_made_up_the_same_each_time_and_read_as_far_as_they_fit(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.async_tools import PROMPTS, answer, collect, greedy, inner, run
+from engine.async_tools import PROMPTS, Gate, answer, collect, greedy, run, until
 from engine.fake_clock import assert_nothing_is_held, run_to_the_end
 from engine.fakes import toy_engine, toy_greedy
 
@@ -119,13 +120,19 @@ def test_each_prompt_of_a_list_has_its_priority(tiny_llama: Path) -> None:
 def test_a_coroutine_s_request_has_its_priority() -> None:
     engine = AsyncLLMEngine.with_engine(toy_engine(max_num_seqs=1, scheduling_policy="priority"))
 
-    async def preempting() -> int:
+    gate = Gate(engine)
+
+    async def preempting() -> None:
+        gate.let(1)
         slow = engine.generate(PROMPTS[0], greedy(40), priority=2)
         await anext(slow)
-        assert (await collect(engine.generate(PROMPTS[1], greedy(3), priority=1)))[-1].finished
-        num_preemptions: int = inner(engine).scheduler.stats.num_preemptions
-        assert [output async for output in slow][-1].outputs[0].token_ids == answer(PROMPTS[0], 40)
-        return num_preemptions
+        urgent = asyncio.ensure_future(collect(engine.generate(PROMPTS[1], greedy(3), priority=1)))
+        await until(lambda: not engine._thread._commands.empty())
+        gate.let(1000)
+        assert (await urgent)[-1].outputs[0].token_ids == answer(PROMPTS[1], 3)
+        last = [output async for output in slow][-1]
+        assert last.outputs[0].token_ids == answer(PROMPTS[0], 40)
+        assert last.metrics.num_preemptions == 1
 
     try:
         run(preempting())

@@ -14,7 +14,7 @@ from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine import recorder
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.engine.recorder import RecordingScheduler
+from fastpaged.engine.recorder import STOP, RecordingScheduler
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.simulator.replay import replay
@@ -24,7 +24,7 @@ READS = {
     "cached_blocks", "cached_free_blocks", "check_invariants", "free_blocks", "free_host_blocks", "has_unfinished",
     "num_blocks", "num_free_blocks", "num_free_host_blocks", "num_held_blocks", "num_host_blocks", "num_logical_blocks",
     "max_cache_events", "num_preemptions", "num_quarantined_blocks", "num_running", "num_swapped", "num_waiting",
-    "pins", "sequences", "slot_splits", "snapshot", "stats", "take_cache_events",
+    "pins", "request_cost", "sequences", "slot_splits", "snapshot", "stats", "take_cache_events",
 }  # fmt: skip
 
 
@@ -167,6 +167,15 @@ def test_what_nobody_can_find_any_more_is_forgotten_and_the_replay_is_none_the_w
     assert result.num_differences == 0
     assert result.stats["num_prefix_tokens_found"] > 0
     assert result.stats["num_cached_blocks_evicted"] > 0
+
+
+def test_candidates_of_one_beam_that_are_as_likely_stay_in_their_order() -> None:
+    beams = [(0, 1.5, 9, 0), (0, 1.5, 7, 4), (0, 1.5, 8, STOP), (0, 2.5, 3, 0), (1, 1.5, 1, 0)]
+    recorded = recorder._in_order(beams)
+    assert [(row, code) for row, code, _ in recorded] == [(0, 4), (0, STOP), (0, 0), (0, 0), (1, 0)]
+    assert [logprob for _, _, logprob in recorded][::4] == [-1.5, -1.5]
+    replayed = sorted(recorded, key=lambda beam: (beam[0], -beam[2], 2**31 - 1 if beam[1] == STOP else beam[1]))
+    assert replayed == recorded
 
 
 def test_after_a_broken_invariant_the_recording_ends_and_serving_goes_on(

@@ -130,6 +130,21 @@ def test_a_prediction_of_the_same_settings_takes_about_as_long_as_it_took(tmp_pa
     assert figures.num_output_tokens == pytest.approx(history.figures.num_output_tokens, rel=0.05)
 
 
+def test_requests_that_the_recording_does_not_see_the_end_of_go_no_further(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    asked = [Asked([70 + i, 80, 90], params, 0, None) for i in range(2)]
+    recorded(path, asked)
+    lines = path.read_text().splitlines(keepends=True)
+    ends = [i for i, line in enumerate(lines) if '"e":"update"' in line]
+    path.write_text("".join(lines[: ends[9] + 1]))
+    recording = read_recording(str(path))
+    history = history_of(recording)
+    assert [answers.is_cut for answers in history.answers.values()] == [True, True]
+    figures = predict(recording.header, history, history.step_times(), Changes())
+    assert figures.num_output_tokens == history.figures.num_output_tokens == 20
+
+
 def test_settings_that_the_requests_do_not_fit_are_refused(tmp_path: Path) -> None:
     recording, history = recorded(tmp_path / "run", random_requests(5, 10, mean_gap=300_000))
     with pytest.raises(InvalidRequestError, match="cannot be run like that"):

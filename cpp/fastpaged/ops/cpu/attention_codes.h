@@ -19,6 +19,11 @@ static inline Floats unit_scale(Floats scales) {
   return mul(scales, set1(1.0F / kCodeUnit<kCode>));
 }
 
+// Into the fastest cache, unlike elements: half the bytes have room there, and what is widened waits for nothing else.
+static inline void fetch_codes(const void* from) {
+  __builtin_prefetch(from, 0, 3);
+}
+
 static inline const float* scales_of(const std::uint8_t* run, std::int64_t head_dim) {
   return reinterpret_cast<const float*>(run + kKeyTile * head_dim);
 }
@@ -33,7 +38,7 @@ static void widen_keys(const std::uint8_t* run, const std::uint8_t* after, std::
   }
   for (std::int64_t i = 0; i < kKeyTile * head_dim; i += 2 * kKeyTile) {
     if (i % 64 == 0) {
-      fetch_line(after + i);
+      fetch_codes(after + i);
     }
 #pragma GCC unroll 2
     for (std::int64_t v = 0; v < kVectors; ++v) {
@@ -41,7 +46,7 @@ static void widen_keys(const std::uint8_t* run, const std::uint8_t* after, std::
       store_pairs(to + at, widen_pairs<kCode>(run + at, scales[v]));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
@@ -50,24 +55,24 @@ static void widen_values(const std::uint8_t* run, const std::uint8_t* after, std
     const PairScales scales = value_scales(scales_of(run, head_dim) + slot, 1.0F / kCodeUnit<kCode>);
     for (std::int64_t i = slot * head_dim; i < (slot + 2) * head_dim; i += 2 * kLanes) {
       if (i % 64 == 0) {
-        fetch_line(after + i);
+        fetch_codes(after + i);
       }
       store_pairs(to + i, widen_pairs<kCode>(run + i, scales));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
 static void widen_keys(const std::uint8_t* run, const std::uint8_t* after, std::int64_t head_dim, float* to) {
   for (std::int64_t i = 0; i < kKeyTile * head_dim; i += kLanes) {
     if (i % 64 == 0) {
-      fetch_line(after + i);
+      fetch_codes(after + i);
     }
     const Floats scales = unit_scale<kCode>(load(scales_of(run, head_dim) + i % kKeyTile));
     store(to + i, mul(widen<kCode>(run + i), scales));
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 template <DType kCode>
@@ -76,12 +81,12 @@ static void widen_values(const std::uint8_t* run, const std::uint8_t* after, std
     const Floats scale = unit_scale<kCode>(set1(scales_of(run, head_dim)[slot]));
     for (std::int64_t i = slot * head_dim; i < (slot + 1) * head_dim; i += kLanes) {
       if (i % 64 == 0) {
-        fetch_line(after + i);
+        fetch_codes(after + i);
       }
       store(to + i, mul(widen<kCode>(run + i), scale));
     }
   }
-  fetch_line(scales_of(after, head_dim));
+  fetch_codes(scales_of(after, head_dim));
 }
 
 // A key or value alone, of a cache that is not tiled.

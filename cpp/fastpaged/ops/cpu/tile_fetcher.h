@@ -56,7 +56,7 @@ class TileFetcher {
   }
 
  private:
-  static constexpr std::int64_t kAhead = sizeof(T) == 1 ? 8 : 4;  // tiles; as many bytes of codes as of bfloat16
+  static constexpr std::int64_t kAhead = 4;  // tiles
 
   // Where nothing follows, tiles are fetched again, which costs nothing.
   void set_after(KeyRange tiles, SpanTiles<T>& found) {

@@ -39,7 +39,8 @@ class ElementAccess : public KVLayout<A> {
 template <typename A>
 class CodeAccess : public KVCodeLayout<A> {
  public:
-  using KVCodeLayout<A>::KVCodeLayout;
+  explicit CodeAccess(const TensorView& kv_cache)
+      : KVCodeLayout<A>(kv_cache), values_of_codes_(values_of_codes(kv_cache.dtype)) {}
 
   void write_key(std::int64_t block, std::int64_t head, std::int64_t slot, const float* key) const {
     std::array<std::uint8_t, kMaxHeadDim> codes{};
@@ -73,8 +74,10 @@ class CodeAccess : public KVCodeLayout<A> {
   [[nodiscard]] float worth(std::uint8_t code, const std::uint8_t* scale_bytes) const {
     float scale;
     std::memcpy(&scale, scale_bytes, sizeof(scale));
-    return to_float(rounded_to<A>(value_of_code(this->dtype(), code) * scale));
+    return to_float(rounded_to<A>(values_of_codes_[code] * scale));
   }
+
+  const std::array<float, 256>& values_of_codes_;
 };
 
 // fn(access) of the cache, for the activation dtype of the op.
