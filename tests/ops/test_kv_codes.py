@@ -112,11 +112,14 @@ def with_kernels(isa: str, case: str, dtype: Dtype, code_dtype: CodeDtype) -> li
 
 
 def assert_close_but_for_a_code(got: list[Rows], want: list[Rows], dtype: Dtype, code_dtype: CodeDtype) -> None:
-    """Where a number lies near the middle between two codes, the last bit of a sum says which it gets."""
+    """Where a number lies near the middle between two codes, or two scales of fp8 are as good as each other, the last
+    bit of a sum says which it gets, and whatever reads it hears of that."""
     for got_rows, want_rows in zip(got, want, strict=True):
         error = np.abs(got_rows - want_rows)
         within = error <= TOLERANCE[dtype] * (1.0 + np.abs(want_rows))  # not so for NaN
-        assert within.mean() >= 0.98, f"{within.size - within.sum()} of {within.size} are off"
+        if code_dtype == "int8":
+            assert within.mean() >= 0.98, f"{within.size - within.sum()} of {within.size} are off"
+        assert error.mean() <= 0.1 * STEP[code_dtype]
         assert error.max() <= STEP[code_dtype]
 
 

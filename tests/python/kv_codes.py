@@ -65,8 +65,7 @@ def _coded(x: Floats, scales: Floats, dtype: CodeDtype) -> tuple[Codes, Floats]:
 
 
 def _in_units(x: Floats, scales: Floats) -> Floats:
-    units: Floats = x / np.where(scales == 0.0, np.float32(1.0), scales)[..., None]
-    return units
+    return (x / np.where(scales == 0.0, np.float32(1.0), scales)[..., None]).astype(np.float32)
 
 
 def _squared_error(x: Floats, codes: Codes, scales: Floats, dtype: CodeDtype) -> Floats:
