@@ -325,17 +325,17 @@ def _candidates(result: _core.SamplerOutput, row: int) -> list[tuple[int, float]
     return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
 
 
-def _in_order(beams: list[tuple[int, float, int, int]]) -> list[list[object]]:
-    """[row, token as recorded, logprob], in the order that a search goes by. Of equal ones it takes the smaller token
+def _in_order(beams: list[tuple[int, float, int, int]]) -> list[tuple[int, int, float]]:
+    """(row, token as recorded, logprob), in the order that a search goes by. Of equal ones it takes the smaller token
     first: where the tokens of a replay would be in another order, the logprob is the next smaller one."""
-    ordered: list[list[object]] = []
+    ordered: list[tuple[int, int, float]] = []
     before = (-1, 0.0, 0)
     for row, loss, _, code in sorted(beams):
         replayed = code if code != STOP else _NO_STRAND
         if row == before[0] and loss <= before[1] and replayed < before[2]:
             loss = -float(np.nextafter(np.float32(-before[1]), np.float32(-np.inf)))
         before = (row, max(loss, before[1]) if row == before[0] else loss, replayed)
-        ordered.append([row, code, -loss])
+        ordered.append((row, code, -loss))
     return ordered
 
 
