@@ -158,6 +158,8 @@ class RecordingScheduler(_core.Scheduler):
     def finish(self, group_id: int, sequence_id: int) -> bool:
         found = super().finish(group_id, sequence_id)
         self._positions.get(group_id, {}).pop(sequence_id, None)
+        if not self._is_there(group_id):  # of which no event will tell
+            self._positions.pop(group_id, None)
         self._note("finish", id=group_id, seq=sequence_id, ok=found)
         return found
 
@@ -213,6 +215,12 @@ class RecordingScheduler(_core.Scheduler):
             self._note("quarantine", found=list(done.found))
             self.recording.end("an invariant broke, for which a replay has no reason")
         return done
+
+    def _is_there(self, group_id: int) -> bool:
+        try:
+            return bool(self.sequences(group_id))
+        except ValueError:
+            return False
 
     def _note(self, kind: str, **fields: object) -> None:
         self.recording.write(kind, fields)
