@@ -141,7 +141,8 @@ lint: $(TEST)/.packages
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
 exact: $(TEST)/.installed $(GGUF)
-	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
+	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \
+	  --kv-cache-dtype auto int8 fp8_e4m3
 
 # FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl, kv8 and float32 say so where it is not given.
 float32: $(TEST)/.installed $(GGUF)
