@@ -1,13 +1,15 @@
 """What the recorded requests would have met with other settings.
 
 They come when they came, with the texts they had, and get the answers they got; the same C++ scheduler plans with other
-settings, on a clock that every step takes on by what StepTimes says. Pins, aborts and resets happen at their times.
+settings, on a clock that every step takes on by what StepTimes says. Pins, aborts and resets happen at their times;
+pins that these settings have no room for, or no whole block of, are left out.
 Steps come one after the other: what async_scheduling does during a step is done after it. What a request that was cut
 short, by an abort or a deadline, would have answered beyond that is not known: it goes on with tokens like no others.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from fastpaged.simulator.step_times import StepTimes
 
 POLICIES = ("fcfs", "priority", "paper")
+MAX_BLOCK_SIZE = 256
+_MOST_SLOTS = 2**31 - 1
 _FIRST_UNKNOWN_TOKEN = 2**30  # of answers that go on beyond the recorded ones: no strand has such a number
 
 
@@ -46,6 +50,15 @@ class Changes:
     policy: str | None = None
     preemption_mode: str | None = None
 
+    def __post_init__(self) -> None:
+        for name, value, least, most in (
+            ("blocks", self.blocks, 1, _MOST_SLOTS),
+            ("host_blocks", self.host_blocks, 0, _MOST_SLOTS),
+            ("block_size", self.block_size, 1, MAX_BLOCK_SIZE),
+        ):
+            if value is not None and not least <= value <= most:
+                raise InvalidRequestError(f"{name} must be from {least} to {most}, got {value}")
+
     def applied_to(self, header: Header) -> Header:
         """The header of a recording with these settings. What a block costs goes with its size."""
         scheduler, policy, costs = dict(header.scheduler), dict(header.policy), dict(header.costs)
@@ -55,12 +68,18 @@ class Changes:
             for name in ("num_blocks", "num_host_blocks", "max_pinned_blocks"):
                 if name in scheduler:
                     scheduler[name] = int(scheduler[name] / ratio)
+            if scheduler["num_blocks"] < 1 and self.blocks is None:
+                num_slots = header.scheduler["num_blocks"] * header.scheduler["block_size"]
+                raise InvalidRequestError(f"block_size must be <= {num_slots}, the pool's slots, got {self.block_size}")
             costs = {name: cost * (1.0 if name == "seconds_per_token" else ratio) for name, cost in costs.items()}
         if self.blocks is not None:
             scheduler["num_blocks"] = self.blocks
             scheduler["max_pinned_blocks"] = min(scheduler.get("max_pinned_blocks", 0), self.blocks)
         if self.host_blocks is not None:
             scheduler["num_host_blocks"] = self.host_blocks
+        num_host_slots = scheduler["num_host_blocks"] * scheduler["block_size"]
+        if num_host_slots > _MOST_SLOTS:
+            raise InvalidRequestError(f"host_blocks must have <= {_MOST_SLOTS} slots, got {num_host_slots}")
         if self.policy == "paper":
             policy = fields_of(_core.SchedulerPolicy.paper_2023())
             longest = scheduler["max_model_len"]  # prompts are computed whole
@@ -209,7 +228,8 @@ class _Run:
                 scheduler.abort(what["id"])
                 self._branches.forget(what["id"])
             case "pin":
-                scheduler.pin(what["id"], outside.prompt, root_of(what.get("root")))
+                with suppress(ValueError):  # which nobody would have done with these settings
+                    scheduler.pin(what["id"], outside.prompt, root_of(what.get("root")))
             case "unpin":
                 scheduler.unpin(what["id"])
             case "preempt":

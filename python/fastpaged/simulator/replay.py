@@ -52,7 +52,7 @@ class Replayer:
     """A scheduler that goes through a recording, event by event."""
 
     def __init__(self, header: Header) -> None:
-        """Raises ValueError if this version's scheduler cannot be made like the one that was recorded."""
+        """Raises InvalidRequestError if this version's scheduler cannot be made like the one that was recorded."""
         self.header = header
         self.scheduler = scheduler_of(header)
         self.step = 0
@@ -62,7 +62,8 @@ class Replayer:
         self.rows: list[Row] = []  # of the last plan
         self.events: list[_core.SequenceEvent] = []  # that came of it
         self.prompt: list[int] = []  # of the last request or pin
-        self._paths = ReplayedPaths()
+        shape = header.scheduler
+        self._paths = ReplayedPaths(max(shape["max_model_len"], shape["num_blocks"] * shape["block_size"]))
         self._differences: list[Difference] = []
 
     def feed(self, event: Event) -> list[Difference]:

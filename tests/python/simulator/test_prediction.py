@@ -147,5 +147,29 @@ def test_requests_that_the_recording_does_not_see_the_end_of_go_no_further(tmp_p
 
 def test_settings_that_the_requests_do_not_fit_are_refused(tmp_path: Path) -> None:
     recording, history = recorded(tmp_path / "run", random_requests(5, 10, mean_gap=300_000))
-    with pytest.raises(InvalidRequestError, match="cannot be run like that"):
-        predict(recording.header, history, history.step_times(), Changes(blocks=1))
+    for changes in (Changes(blocks=1), Changes(block_size=100), Changes(host_blocks=10**9)):
+        with pytest.raises(InvalidRequestError, match=r"cannot be run like that|block_size must|host_blocks must"):
+            predict(recording.header, history, history.step_times(), changes)
+
+
+@pytest.mark.parametrize(("name", "value"), [("blocks", 0), ("block_size", 257), ("host_blocks", -1)])
+def test_settings_that_there_are_not_are_refused_by_their_name(name: str, value: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{name} must be from .*, got {value}$"):
+        Changes(**{name: value})
+
+
+def test_pins_that_other_settings_have_no_room_for_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    engine = toy_engine(record=str(path), **SMALL)
+    pin = engine.pins.prepare([5, 6, 7, 8, 9, 10, 11, 12], None, None)
+    engine.pins.hold(pin)
+    engine.add_request("a", {"prompt_token_ids": [5, 6, 7, 8, 9]}, SamplingParams(temperature=0, max_tokens=3))
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.pins.release(pin.id)
+    engine.close()
+    recording = read_recording(str(path))
+    history = history_of(recording)
+    for changes in (Changes(block_size=16), Changes(blocks=3)):
+        figures = predict(recording.header, history, history.step_times(), changes)
+        assert figures.num_output_tokens == history.figures.num_output_tokens
