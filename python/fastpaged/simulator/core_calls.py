@@ -33,8 +33,8 @@ def scheduler_of(header: Header, **changes: Any) -> _core.Scheduler:
         return _core.Scheduler(**(settings | changes))
     except TypeError as error:
         raise InvalidRequestError(
-            f"the header of this recording, by fastpaged {header.version!r:.40}, has settings of the scheduler that this "
-            "version does not have"
+            f"the header of this recording, by fastpaged {header.version!r:.40}, has settings of the scheduler that "
+            "this version does not have"
         ) from error
 
 
