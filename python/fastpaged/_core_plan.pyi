@@ -12,7 +12,7 @@ class SchedulerPolicy:
 
     preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
         prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
-        request of one sequence, swap one of several.
+        request of one sequence, swap one of several. "auto": what costs less for each, by PreemptionCosts.
     chunked_prefill: whether a prompt may be computed over several steps.
     long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
     watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.

@@ -183,16 +183,19 @@ void Scheduler::let_in() {
   const auto steps_for = [&](const SequenceGroup& group) {
     return group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept;
   };
+  const auto needs_beside = [&](const SequenceGroup& group) -> const RunningNeeds& {
+    if (!running || running->steps != steps_for(group)) {
+      running = needs_of_running(steps_for(group), running_.size());
+    }
+    return *running;
+  };
   while (plan_.budget() > 0 || config_.policy.by_priority) {
     SequenceGroup* group = next_in_line();
     if (group == nullptr) {
       return;
     }
-    if (plan_.budget() > 0 && (!running || running->steps != steps_for(*group))) {
-      running = needs_of_running(steps_for(*group), running_.size());
-    }
     const std::size_t num_preempted = preempted_.size();
-    if (plan_.budget() == 0 || !may_enter(*group, *running)) {
+    if (plan_.budget() == 0 || !may_enter(*group, needs_beside(*group))) {
       if (!make_way_for(*group)) {
         return;
       }
@@ -206,7 +209,7 @@ void Scheduler::let_in() {
       running.reset();
       steps_kept = this->steps_kept(running_.size());
     } else if (runs) {
-      if (counts_needs(steps)) {
+      if (running && counts_needs(steps)) {
         add_needs(*group, *running);
       }
       steps_kept = std::max(steps_kept, keeps ? steps : 0);

@@ -158,6 +158,8 @@ class RecordingScheduler(_core.Scheduler):
     def finish(self, group_id: int, sequence_id: int) -> bool:
         found = super().finish(group_id, sequence_id)
         self._positions.get(group_id, {}).pop(sequence_id, None)
+        if not self._is_there(group_id):  # of which no event will tell
+            self._positions.pop(group_id, None)
         self._note("finish", id=group_id, seq=sequence_id, ok=found)
         return found
 
@@ -213,6 +215,12 @@ class RecordingScheduler(_core.Scheduler):
             self._note("quarantine", found=list(done.found))
             self.recording.end("an invariant broke, for which a replay has no reason")
         return done
+
+    def _is_there(self, group_id: int) -> bool:
+        try:
+            return bool(self.sequences(group_id))
+        except ValueError:
+            return False
 
     def _note(self, kind: str, **fields: object) -> None:
         self.recording.write(kind, fields)
@@ -325,17 +333,17 @@ def _candidates(result: _core.SamplerOutput, row: int) -> list[tuple[int, float]
     return list(zip(ids.tolist(), logprobs.tolist(), strict=True))
 
 
-def _in_order(beams: list[tuple[int, float, int, int]]) -> list[list[object]]:
-    """[row, token as recorded, logprob], in the order that a search goes by. Of equal ones it takes the smaller token
+def _in_order(beams: list[tuple[int, float, int, int]]) -> list[tuple[int, int, float]]:
+    """(row, token as recorded, logprob), in the order that a search goes by. Of equal ones it takes the smaller token
     first: where the tokens of a replay would be in another order, the logprob is the next smaller one."""
-    ordered: list[list[object]] = []
+    ordered: list[tuple[int, int, float]] = []
     before = (-1, 0.0, 0)
     for row, loss, _, code in sorted(beams):
         replayed = code if code != STOP else _NO_STRAND
         if row == before[0] and loss <= before[1] and replayed < before[2]:
             loss = -float(np.nextafter(np.float32(-before[1]), np.float32(-np.inf)))
         before = (row, max(loss, before[1]) if row == before[0] else loss, replayed)
-        ordered.append([row, code, -loss])
+        ordered.append((row, code, -loss))
     return ordered
 
 

@@ -25,12 +25,12 @@ def engine_of(ageing_steps: int, **changes: Any) -> LLMEngine:
 def test_behaviour_12_a_better_priority_begins_in_the_next_step_however_full_the_engine_is(
     full: str, mode: str
 ) -> None:
-    changes = {
+    settings: dict[str, dict[str, Any]] = {
         "batch": {"max_num_seqs": 2},
         "pool": {"max_num_seqs": 4, "num_blocks": 8, "block_size": 2, "watermark": 0.0},
         "budget": {"max_num_seqs": 4, "max_num_batched_tokens": 4},
-    }[full]
-    engine = engine_of(0, preemption_mode=mode, enable_prefix_caching=False, **changes)
+    }
+    engine = engine_of(0, preemption_mode=mode, enable_prefix_caching=False, **settings[full])
     for i in range(2):
         engine.add_request(f"low {i}", PROMPTS[i], greedy(10), priority=LOW + i)
     for _ in range(5):

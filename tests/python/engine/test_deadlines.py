@@ -196,7 +196,12 @@ def test_a_step_with_nothing_but_ends_computes_nothing() -> None:
     worker: Any = engine.worker
     batches = []
     execute = worker.execute
-    worker.execute = lambda batch: (batches.append(len(batch.token_ids)), execute(batch))[1]
+
+    def execute_counted(batch: Any) -> Any:
+        batches.append(len(batch.token_ids))
+        return execute(batch)
+
+    worker.execute = execute_counted
     assert finished_by(engine.step()) == {str(i): ABORTED["deadline"] for i in range(3)}
     assert batches == [0]
     assert_nothing_is_held(engine)
@@ -235,7 +240,9 @@ def test_a_generator_ends_with_the_output_that_says_why(engine: AsyncLLMEngine) 
     assert outputs[-1].outputs[0].token_ids == answer(PROMPTS[0], 40)[:5]
 
 
-def test_the_time_of_a_request_begins_when_it_is_asked_for(engine: AsyncLLMEngine) -> None:
+def test_the_time_of_a_request_begins_when_it_is_asked_for(
+    engine: AsyncLLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = on_fake_clock(inner(engine))
     thread = engine._thread
     add = thread.add
@@ -244,7 +251,7 @@ def test_the_time_of_a_request_begins_when_it_is_asked_for(engine: AsyncLLMEngin
         clock.pass_seconds(2)  # as if a step had taken so long meanwhile
         add(*arguments)
 
-    thread.add = add_late  # type: ignore[method-assign]
+    monkeypatch.setattr(thread, "add", add_late)
     (last,) = run(collect(engine.generate(PROMPTS[0], greedy(4), queue_timeout=1)))
     assert finished_by([last]) == {last.request_id: ABORTED["queue_timeout"]}
     with pytest.raises(InvalidRequestError, match="deadline must be"):

@@ -13,7 +13,7 @@ from engine.fakes import toy_engine
 from fastpaged import EngineClosedError, KVSnapshot, SamplingParams
 from fastpaged.engine.async_llm_engine import AsyncLLMEngine
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.kv_snapshot import KVTier
+from fastpaged.kv_snapshot import KVBlock, KVTier
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 PROMPT = [5, 6, 7, 8, 9, 10]  # a block of 4, and two tokens
@@ -21,8 +21,9 @@ PROMPT = [5, 6, 7, 8, 9, 10]  # a block of 4, and two tokens
 
 def check(snapshot: KVSnapshot) -> None:
     """What holds of any snapshot."""
-    charged = sum(entry.bill.charged for entry in (*snapshot.requests, *snapshot.pins))
-    saved = sum(entry.bill.saved for entry in (*snapshot.requests, *snapshot.pins))
+    bills = [request.bill for request in snapshot.requests] + [pin.bill for pin in snapshot.pins]
+    charged = sum(bill.charged for bill in bills)
+    saved = sum(bill.saved for bill in bills)
     tiers = (snapshot.device, snapshot.host)
     assert charged == sum(block.ref_count > 0 for tier in tiers for block in tier.blocks)
     assert saved * snapshot.block_size == sum(tier.split.saved for tier in tiers)
@@ -34,8 +35,8 @@ def check(snapshot: KVSnapshot) -> None:
         assert [block.id for block in tier.blocks] == list(range(len(tier.blocks)))
 
 
-def held(tier: KVTier) -> list[int]:
-    return [block for block in tier.blocks if block.ref_count > 0]  # type: ignore[misc]
+def held(tier: KVTier) -> list[KVBlock]:
+    return [block for block in tier.blocks if block.ref_count > 0]
 
 
 def run(engine: LLMEngine, num_steps: int) -> None:

@@ -12,6 +12,7 @@ from engine.async_tools import PROMPTS, answer, greedy
 from engine.fake_clock import SECOND, assert_nothing_is_held, on_fake_clock, run_to_the_end
 from engine.fakes import toy_engine
 
+from fastpaged import RequestOutput
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.preemption_costs import CostMeter, PreemptionCosts
@@ -189,7 +190,7 @@ def test_preemptions_are_logged_a_line_a_second_at_most_and_costs_once(caplog: p
     for i in range(6):
         engine.add_request(str(i), PROMPTS[i], greedy(20))
     with caplog.at_level(logging.INFO, "fastpaged.engine.preemption_log"):
-        finished = {}
+        finished: dict[str, RequestOutput] = {}
         while engine.has_unfinished_requests():
             clock.now += SECOND // 4
             finished |= {output.request_id: output for output in engine.step() if output.finished}

@@ -12,7 +12,7 @@ from engine.async_tools import PROMPTS, Gate, answer, collect, greedy, run, unti
 from engine.fake_clock import assert_nothing_is_held, run_to_the_end
 from engine.fakes import toy_engine, toy_greedy
 
-from fastpaged import LLM, AsyncLLMEngine, InvalidRequestError, LLMEngine, SamplingParams
+from fastpaged import LLM, AsyncLLMEngine, InvalidRequestError, LLMEngine, RequestOutput, SamplingParams
 
 
 def order_of_ends(engine: LLMEngine) -> list[str]:
@@ -75,7 +75,7 @@ def test_priorities_change_no_answer(seed: int) -> None:
     )  # fmt: skip
     waiting = {str(i): (PROMPTS[i % len(PROMPTS)] * rng.choice((1, 3)), rng.randint(1, 12)) for i in range(24)}
     requests = dict(waiting)
-    finished = {}
+    finished: dict[str, RequestOutput] = {}
     for _ in range(2000):
         if not waiting and not engine.has_unfinished_requests():
             break

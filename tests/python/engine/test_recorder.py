@@ -47,6 +47,8 @@ def run(engine: LLMEngine) -> None:
         engine.scheduler.check_invariants()
         if isinstance(engine.scheduler, RecordingScheduler):
             engine.scheduler._paths.check_invariants()
+    if isinstance(engine.scheduler, RecordingScheduler):
+        assert engine.scheduler._positions == {}
 
 
 def test_whatever_changes_the_scheduler_is_written_down() -> None:
@@ -168,6 +170,30 @@ def test_what_nobody_can_find_any_more_is_forgotten_and_the_replay_is_none_the_w
     assert result.num_differences == 0
     assert result.stats["num_prefix_tokens_found"] > 0
     assert result.stats["num_cached_blocks_evicted"] > 0
+
+
+def test_of_a_request_that_a_stop_string_ended_nothing_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    engine = toy_engine(record=str(path))
+    text = engine_answer()
+    stopping = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=[text[3]])
+    samples = SamplingParams(n=3, seed=5, max_tokens=20, ignore_eos=True, stop=[chr(code) for code in range(65, 80)])
+    engine.add_request("stopped", {"prompt_token_ids": [70, 80]}, stopping)
+    engine.add_request("samples", {"prompt_token_ids": [75, 80]}, samples)
+    run(engine)
+    engine.close()
+    assert kinds_of(path).count("finish") >= 2
+    assert replay(str(path)).num_differences == 0
+
+
+def engine_answer() -> str:
+    """What the toy says to [70, 80]."""
+    engine = toy_engine()
+    engine.add_request("a", {"prompt_token_ids": [70, 80]}, greedy(8))
+    outputs = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    return outputs[-1].outputs[0].text
 
 
 def test_candidates_of_one_beam_that_are_as_likely_stay_in_their_order() -> None:
