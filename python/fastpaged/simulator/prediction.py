@@ -4,6 +4,7 @@ They come when they came, with the texts they had, and get the answers they got;
 settings, on a clock that every step takes on by what StepTimes says. Pins, aborts and resets happen at their times.
 Steps come one after the other: what async_scheduling does during a step is done after it. What a request that was cut
 short, by an abort or a deadline, would have answered beyond that is not known: it goes on with tokens like no others.
+Nor is it known who would have been aborted had it taken longer: an abort that came after a request's end is none.
 A pin that these settings have no room for, or that fills no block of another size, is left out.
 """
 
