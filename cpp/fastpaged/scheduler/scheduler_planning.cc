@@ -62,6 +62,7 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
 
 void Scheduler::plan_running() {
   prefills_.clear();
+  start_shares();
   // Groups leave from behind the one at i, or it is that one itself that leaves: an index stays good.
   for (std::size_t i = 0; i < running_.size() && plan_.budget() > 0;) {
     SequenceGroup& group = running_[i];
@@ -104,9 +105,12 @@ bool Scheduler::plan_decode(SequenceGroup& group) {
 }
 
 bool Scheduler::plan_prefill(SequenceGroup& group) {
+  std::int32_t part_left = cut_part_;
   for (std::size_t i = 0; i < group.sequences.size();) {
     Sequence& sequence = *group.sequences[i];
-    const auto [num_tokens, is_cut] = chunk_of(group, sequence, plan_limits());
+    Limits limits = plan_limits();
+    limits.cut = std::min(limits.cut, part_left);
+    const auto [num_tokens, is_cut] = chunk_of(group, sequence, limits);
     const Room room = num_tokens == 0 ? Room::kThere : make_room(group, sequence, num_tokens);
     if (room == Room::kGroupGone) {
       return false;
@@ -114,6 +118,7 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
     if (room == Room::kThere) {
       if (num_tokens > 0) {
         plan_.add(group, sequence, num_tokens, is_cut);
+        part_left -= is_cut ? num_tokens : 0;
       }
       if (shares_prefills() && num_tokens < group.num_prefill_tokens(sequence)) {
         note_cut(group);
@@ -183,16 +188,19 @@ void Scheduler::let_in() {
   const auto steps_for = [&](const SequenceGroup& group) {
     return group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept;
   };
+  const auto needs_beside = [&](const SequenceGroup& group) -> const RunningNeeds& {
+    if (!running || running->steps != steps_for(group)) {
+      running = needs_of_running(steps_for(group), running_.size());
+    }
+    return *running;
+  };
   while (plan_.budget() > 0 || config_.policy.by_priority) {
     SequenceGroup* group = next_in_line();
     if (group == nullptr) {
       return;
     }
-    if (plan_.budget() > 0 && (!running || running->steps != steps_for(*group))) {
-      running = needs_of_running(steps_for(*group), running_.size());
-    }
     const std::size_t num_preempted = preempted_.size();
-    if (plan_.budget() == 0 || !may_enter(*group, *running)) {
+    if (plan_.budget() == 0 || !may_enter(*group, needs_beside(*group))) {
       if (!make_way_for(*group)) {
         return;
       }
@@ -206,7 +214,7 @@ void Scheduler::let_in() {
       running.reset();
       steps_kept = this->steps_kept(running_.size());
     } else if (runs) {
-      if (counts_needs(steps)) {
+      if (running && counts_needs(steps)) {
         add_needs(*group, *running);
       }
       steps_kept = std::max(steps_kept, keeps ? steps : 0);

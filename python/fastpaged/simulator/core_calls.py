@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
 from fastpaged.engine.recorder import STOP
-from fastpaged.errors import InvalidRequestError
 from fastpaged.simulator.replayed_paths import STOP_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fastpaged.simulator.recording import Header
+    from fastpaged.simulator.header import Header
 
 Results = tuple[
     list[int], list[int], list[list[tuple[int, float]]]
@@ -20,22 +19,13 @@ Results = tuple[
 
 
 def scheduler_of(header: Header, **changes: Any) -> _core.Scheduler:
-    """Made as the recorded one was, but for what is changed: arguments of Scheduler.
-
-    Raises InvalidRequestError where it was made with settings that this version does not have.
-    """
-    try:
-        settings: dict[str, Any] = {
-            **header.scheduler,
-            "policy": _core.SchedulerPolicy(**header.policy),
-            "costs": _core.PreemptionCosts(**header.costs),
-        }
-        return _core.Scheduler(**(settings | changes))
-    except TypeError as error:
-        raise InvalidRequestError(
-            f"the header of this recording, by fastpaged {header.version!r:.40}, has settings of the scheduler that "
-            "this version does not have"
-        ) from error
+    """Made as the recorded one was, but for what is changed: arguments of Scheduler."""
+    settings: dict[str, Any] = {
+        **header.scheduler,
+        "policy": _core.SchedulerPolicy(**header.policy),
+        "costs": _core.PreemptionCosts(**header.costs),
+    }
+    return _core.Scheduler(**(settings | changes))
 
 
 def add_request(

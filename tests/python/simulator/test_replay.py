@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,8 +12,7 @@ from simulator.recorded import FakeClock, drive, pressed_engine, steps_of
 
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
-from fastpaged.simulator.recording import read_recording
-from fastpaged.simulator.replay import ReplayResult, replay, replay_recording
+from fastpaged.simulator.replay import ReplayResult, replay
 
 
 def recorded_run(path: Path, seed: int, **changes: Any) -> None:
@@ -125,16 +123,3 @@ def test_what_is_no_recording_is_refused_by_name_and_line(tmp_path: Path, text: 
         replay(str(path))
     assert said in str(caught.value)
     assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize("part", ["scheduler", "policy", "costs"])
-def test_settings_of_a_later_version_are_refused_and_no_difference(tmp_path: Path, part: str) -> None:
-    path = tmp_path / "run"
-    pressed_engine(path).close()
-    recording = read_recording(str(path))
-    later = {**getattr(recording.header, part), "not_yet": 1}
-    header = dataclasses.replace(recording.header, version="9.0", **{part: later})
-    with pytest.raises(
-        InvalidRequestError, match="by fastpaged '9.0', has settings of the scheduler that this version"
-    ):
-        replay_recording(dataclasses.replace(recording, header=header))
