@@ -234,7 +234,7 @@ void Scheduler::remove(SequenceGroup& group) {
   }
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
-  if (group.num_preemptions > 0) {
+  if (group.num_preemptions > 0 || group.num_tokens_recomputed > 0) {  // the latter alone: after a step that failed
     costs_of_ended_[id] = request_cost(id);
   }
   std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });

@@ -66,8 +66,12 @@
 // Ageing: who is in line while ageing_steps steps are planned, all told, ages. Then nobody passes it in line but those
 // that have aged and came before it. So it is let in within ageing_steps + sum(output + 1) + 3 * requests * max(prompt
 // + output), over those alone that run by then or came before it: as above, but nobody comes. Afterwards it is
-// preempted for want of room alone, after all that have not aged. Shares change nothing in that: of the prompts that
-// run the first has at least a token of whatever decodes leave. Windows change nothing in that: the oldest running
+// preempted for want of room alone, after all that have not aged. Shares change nothing in that, nor in the order of
+// the line: of the prompts that run the first has at least a token of whatever decodes leave. Beside k < prefill_share
+// others that are cut, whatever their length, a running prompt of S tokens goes on by a part of max(1, prefill_share /
+// (k + 1)) a step, with a next in line 1 / (k + 2), and is cut no more when prefill_share are left: at most (S -
+// prefill_share) / part + 1 steps, budget, rows and blocks permitting. The line waits a step for each that is cut
+// before it. Windows change nothing in that: the oldest running
 // group is never the one to go for room, and where nobody runs the first in line comes in, room or not. The prefix
 // cache and pins change nothing either: who waits for a prefix waits while others run, and what is found need not be
 // computed. Not thread-safe.
@@ -269,6 +273,7 @@ class Scheduler {
     return config_.policy.prefill_share > 0 && config_.policy.chunked_prefill;
   }
   [[nodiscard]] std::int32_t most_tokens_at_once() const;
+  void start_shares();
   void share_among_running();
   void share_among_line();
   [[nodiscard]] Limits plan_limits() const;
@@ -391,6 +396,7 @@ class Scheduler {
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
   std::int32_t cut_limit_ = 0;            // most tokens of prompts that have only a share of the plan in the making
+  std::int32_t cut_part_ = 0;             // of these, of one group before the rest is handed out
   std::vector<SequenceGroup*> prefills_;  // those that run and do not decode, while they are planned
   std::vector<SequenceGroup*> cut_;       // planned for less than they could do, while others are
   std::vector<std::int32_t> beam_rows_;   // update()'s: results of those live beams of a group that it has passed

@@ -62,6 +62,7 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
 
 void Scheduler::plan_running() {
   prefills_.clear();
+  start_shares();
   // Groups leave from behind the one at i, or it is that one itself that leaves: an index stays good.
   for (std::size_t i = 0; i < running_.size() && plan_.budget() > 0;) {
     SequenceGroup& group = running_[i];
@@ -104,9 +105,12 @@ bool Scheduler::plan_decode(SequenceGroup& group) {
 }
 
 bool Scheduler::plan_prefill(SequenceGroup& group) {
+  std::int32_t part_left = cut_part_;
   for (std::size_t i = 0; i < group.sequences.size();) {
     Sequence& sequence = *group.sequences[i];
-    const auto [num_tokens, is_cut] = chunk_of(group, sequence, plan_limits());
+    Limits limits = plan_limits();
+    limits.cut = std::min(limits.cut, part_left);
+    const auto [num_tokens, is_cut] = chunk_of(group, sequence, limits);
     const Room room = num_tokens == 0 ? Room::kThere : make_room(group, sequence, num_tokens);
     if (room == Room::kGroupGone) {
       return false;
@@ -114,6 +118,7 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
     if (room == Room::kThere) {
       if (num_tokens > 0) {
         plan_.add(group, sequence, num_tokens, is_cut);
+        part_left -= is_cut ? num_tokens : 0;
       }
       if (shares_prefills() && num_tokens < group.num_prefill_tokens(sequence)) {
         note_cut(group);

@@ -55,9 +55,10 @@ struct SchedulerPolicy {
   // not, in order of arrival, and is preempted for nobody's priority. 0: nobody ages.
   std::int32_t ageing_steps = 0;
   // Most tokens in one step, together, of prompts of which it leaves some to be computed or of which more than that is
-  // left: nobody who decodes waits for more than that, nor for longer than a few steps in line behind a long prompt
-  // (scheduler_shares.cc). A step that decodes nothing gives them the rest of the budget. Counts for nothing without
-  // chunked_prefill. 0: no limit.
+  // left: nobody who decodes waits for more than that. They have equal parts of it, and so has the next in line, so
+  // that nobody waits for the whole of a long prompt: among k of them, S tokens take about S * (k + 1) / prefill_share
+  // steps (scheduler_shares.cc). A step that decodes nothing gives them the rest of the budget. Counts for nothing
+  // without chunked_prefill. 0: no limit.
   std::int32_t prefill_share = 0;
 
   // Section 4.5 of the paper: whole prompts, one block per branch, a watermark of 1 %, swapped groups first, recompute

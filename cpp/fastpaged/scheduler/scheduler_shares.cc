@@ -1,11 +1,14 @@
 // How prompts share a step: those that it completes, and those that it cannot.
 //
 // A prompt is short where no more than policy.prefill_share of its tokens are left. Whatever is short and fits comes
-// whole. All others, cut to what this step can do of them, have prefill_share tokens together:
-//   1. those that run, in order, at most that less a block, and at most half of what decodes have left of the budget;
-//   2. those that are let in; nobody comes in who would not compute a token;
+// whole. All others, cut to what this step can do of them, have prefill_share tokens together, in equal parts: one for
+// each that runs, and one for the line, if there is a next in it. A part is a token at least. Of more prompts than
+// there are tokens, the first have one each, or none would get anywhere; the line still has the last.
+//   1. those that run, in order, each a part at most, and all at most half of what decodes have left of the budget;
+//   2. those that are let in, each a part at most of what is left; nobody comes in who would not compute a token;
 //   3. what is left of the share goes to them in order, or of the budget, if this step decodes nothing. For this nobody
 //      is preempted.
+// So how long a prompt takes depends on how many others are cut, not on how much is left of them.
 #include <algorithm>
 #include <limits>
 
@@ -26,15 +29,32 @@ std::int32_t Scheduler::most_tokens_at_once() const {
 }
 
 void Scheduler::share_among_running() {
-  if (shares_prefills()) {
-    const std::int32_t share = config_.policy.prefill_share;
-    const std::int32_t most = share - std::min(config_.block_size, share / 2);
-    cut_limit_ = std::max(1, std::min(most, plan_.budget() / 2));
+  if (!shares_prefills() || prefills_.empty() || plan_.budget() == 0) {
+    return;
   }
+  const Limits limits = plan_limits();
+  const auto num_cut = static_cast<std::int32_t>(std::ranges::count_if(prefills_, [&](const SequenceGroup* group) {
+    return group->state == GroupState::kRunning && std::ranges::any_of(group->sequences, [&](const auto& sequence) {
+             return chunk_of(*group, *sequence, limits).is_cut;
+           });
+  }));
+  const std::int32_t share = config_.policy.prefill_share;
+  const std::int32_t half = plan_.budget() / 2;
+  const std::int32_t num_next = next_in_line() == nullptr ? 0 : 1;
+  if (num_cut > 0) {
+    cut_part_ = std::max(1, std::min(share / (num_cut + num_next), half / num_cut));
+  }
+  cut_limit_ = std::max(1, std::min(share - num_next * std::min(cut_part_, share / 2), half));
 }
 
 void Scheduler::share_among_line() {
   cut_limit_ = shares_prefills() ? config_.policy.prefill_share : kNoLimit;
+}
+
+// Until it is known who is cut: whoever is, is the only one.
+void Scheduler::start_shares() {
+  share_among_line();
+  cut_part_ = cut_limit_;
 }
 
 Scheduler::Limits Scheduler::plan_limits() const {

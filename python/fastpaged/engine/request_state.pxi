@@ -172,7 +172,8 @@ cdef class _RequestState:
 
     cdef object _metrics(self):
         cdef long long num_recomputed = 0, num_bytes = 0
-        if self.num_preemptions > 0:
+        # Without a preemption it may have been recomputed after a step that failed: asked for once, at the end.
+        if self.num_preemptions > 0 or self.is_over():
             cost = self.scheduler.request_cost(self.group_id)
             num_recomputed = cost.num_tokens_recomputed
             num_bytes = (cost.num_blocks_swapped_out + cost.num_blocks_swapped_in) * self.block_bytes

@@ -109,7 +109,6 @@ class SlowBooks {
     return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
   }
 
-  std::int64_t cut_limit_ = 0;
   std::set<GroupId> behind_;  // of which the plan computes less than it could
   SchedulerConfig config_;
 };

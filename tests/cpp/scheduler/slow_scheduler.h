@@ -112,7 +112,7 @@ class SlowScheduler : public SlowResults {
     }
     for (const bool decodes : {true, false}) {
       if (!decodes) {
-        share_among_running();
+        share_among_running(next_in_line().has_value());
       }
       for (const GroupId id : ids(GroupState::kRunning)) {
         if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
@@ -175,6 +175,7 @@ class SlowScheduler : public SlowResults {
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
       return;
     }
+    std::int64_t part_left = part_;
     std::vector<SequenceId> branches;
     for (const auto& [branch, ignored] : groups().at(id).branches) {
       branches.push_back(branch);
@@ -183,7 +184,7 @@ class SlowScheduler : public SlowResults {
       if (!runs(id)) {
         return;
       }
-      const std::int64_t tokens = decodes ? 1 : chunk(id, branch, cut_left());
+      const std::int64_t tokens = decodes ? 1 : chunk(id, branch, std::min(cut_left(), part_left));
       const std::int64_t most = decodes ? 1 : chunk(id, branch, kNoLimit);
       if (tokens > 0 && !make_room(id, branch, tokens)) {
         continue;
@@ -194,6 +195,7 @@ class SlowScheduler : public SlowResults {
       const std::int64_t wanted = decodes ? 0 : prefill_tokens(groups().at(id), groups().at(id).branches.at(branch));
       if (is_cut(wanted, most)) {
         cut_.insert(branch);
+        part_left -= tokens;
       }
       if (shares() && tokens < wanted) {
         behind_.insert(id);

@@ -24,14 +24,30 @@ class SlowShares : public SlowQueueing {
     cut_.clear();
     behind_.clear();
     share_among_line();
+    part_ = cut_limit_;
   }
 
-  void share_among_running() {
-    if (shares()) {
-      const std::int64_t share = config_.policy.prefill_share;
-      const std::int64_t left_to_line = std::min<std::int64_t>(config_.block_size, share / 2);
-      cut_limit_ = std::max<std::int64_t>(1, std::min(share - left_to_line, budget() / 2));
+  void share_among_running(bool somebody_is_next) {
+    std::int64_t num_cut = 0;
+    std::int64_t num_running = 0;
+    for (const GroupId id : ids(GroupState::kRunning)) {
+      const SlowGroup& group = groups().at(id);
+      num_running += group.decodes() ? 0 : 1;
+      num_cut += !group.decodes() && std::ranges::any_of(group.branches, [&](const auto& branch) {
+        return is_cut(prefill_tokens(group, branch.second), chunk(id, branch.first, kNoLimit));
+      });
     }
+    if (!shares() || num_running == 0 || budget() == 0) {
+      return;
+    }
+    const std::int64_t share = config_.policy.prefill_share;
+    const std::int64_t half = budget() / 2;
+    if (num_cut > 0) {
+      part_ = somebody_is_next ? share / (num_cut + 1) : share / num_cut;
+      part_ = std::max<std::int64_t>(1, std::min(part_, half / num_cut));
+    }
+    cut_limit_ =
+        std::max<std::int64_t>(1, std::min(somebody_is_next ? share - std::min(part_, share / 2) : share, half));
   }
 
   void share_among_line() { cut_limit_ = shares() ? config_.policy.prefill_share : kNoLimit; }
@@ -145,6 +161,7 @@ class SlowShares : public SlowQueueing {
   }
 
   std::int64_t cut_limit_ = 0;
+  std::int64_t part_ = 0;     // what a group has of it before the rest is handed out
   std::set<SequenceId> cut_;  // of which the plan's tokens are a share
 };
 

@@ -22,16 +22,20 @@ SchedulerConfig sharing(std::int32_t share) {
   return config;
 }
 
-// Steps from when a short prompt comes, beside a long one that runs and one that decodes, to its first token.
-std::int32_t steps_to_first_token(std::int32_t long_prompt, std::int32_t share) {
+// Steps from when a prompt comes, beside long ones that run and one that decodes, to its first token.
+std::int32_t steps_to_first_token(const std::vector<std::int32_t>& long_prompts, std::int32_t share,
+                                  std::int32_t prompt) {
   Scheduler scheduler(sharing(share));
   scheduler.add(request(1, 3, 20'000));
-  scheduler.add(request(2, long_prompt, 5));
-  run_steps(scheduler, 3);
-  scheduler.add(request(3, 20, 5));
+  GroupId id = 1;
+  for (const std::int32_t long_prompt : long_prompts) {
+    scheduler.add(request(++id, long_prompt, 5));
+  }
+  run_steps(scheduler, 2 + static_cast<int>(long_prompts.size()));
+  scheduler.add(request(++id, prompt, 5));
   for (std::int32_t steps = 1;; ++steps) {
     for (const SequenceEvent& event : answer(scheduler, scheduler.schedule())) {
-      if (event.group_id == 3) {
+      if (event.group_id == id) {
         return steps;
       }
     }
@@ -41,14 +45,15 @@ std::int32_t steps_to_first_token(std::int32_t long_prompt, std::int32_t share) 
 }  // namespace
 
 TEST_CASE("a short prompt has its first token in the step after it came, however long the one before it is") {
-  CHECK(steps_to_first_token(1'000, 32) == 1);
-  CHECK(steps_to_first_token(25'000, 32) == 1);
-  CHECK(steps_to_first_token(1'000, 0) > 10);  // without shares it waits
-  CHECK(steps_to_first_token(25'000, 0) > 300);
+  CHECK(steps_to_first_token({1'000}, 32, 20) == 1);
+  CHECK(steps_to_first_token({25'000}, 32, 20) == 1);
+  CHECK(steps_to_first_token({1'000}, 0, 20) > 10);  // without shares it waits
+  CHECK(steps_to_first_token({25'000}, 0, 20) > 300);
 }
 
 TEST_CASE(
-    "a long prompt has its share beside those that decode, less a block for the next in line, and the whole rest") {
+    "long prompts have equal parts of their share beside those that decode, the next in line too, and the first the "
+    "rest") {
   Scheduler scheduler(sharing(32));
   scheduler.add(request(1, 3, 100));
   run_steps(scheduler, 1);
@@ -64,10 +69,13 @@ TEST_CASE(
   scheduler.add(request(5, 300, 5));
   scheduler.add(request(6, 10, 5));
   plan = scheduler.schedule();
-  CHECK(rows(plan) == Rows{{1, 5, 1}, {2, 64, 28}, {3, 0, 4}, {4, 0, 10}});  // 5 would have nothing
+  CHECK(rows(plan) == Rows{{1, 5, 1}, {2, 64, 16}, {3, 0, 16}, {4, 0, 10}});  // 5 would have nothing
   answer(scheduler, plan);
   plan = scheduler.schedule();
-  CHECK(rows(plan) == Rows{{1, 6, 1}, {4, 10, 1}, {2, 92, 28}, {5, 0, 4}, {6, 0, 10}});
+  CHECK(rows(plan) == Rows{{1, 6, 1}, {4, 10, 1}, {2, 80, 12}, {3, 16, 10}, {5, 0, 10}, {6, 0, 10}});  // 2 has the rest
+  answer(scheduler, plan);
+  plan = scheduler.schedule();
+  CHECK(rows(plan) == Rows{{1, 7, 1}, {4, 11, 1}, {6, 10, 1}, {2, 92, 12}, {3, 26, 10}, {5, 10, 10}});
   answer(scheduler, plan);
 }
 
@@ -95,6 +103,66 @@ TEST_CASE("a prompt is cut by its share no more when that much is left of it") {
   answer(scheduler, plan);
   plan = scheduler.schedule();
   CHECK(rows(plan) == Rows{{1, 4, 1}, {2, 32, 28}, {3, 0, 32}});
+}
+
+TEST_CASE("how long a prompt above the share takes depends on how many others are cut, not on how long those are") {
+  for (const std::int32_t share : {8, 16}) {
+    for (const std::int32_t prompt : {17, 40, 100}) {
+      for (const std::size_t others : {1U, 2U, 3U}) {
+        CAPTURE(share);
+        CAPTURE(prompt);
+        CAPTURE(others);
+        const std::int32_t part = share / static_cast<std::int32_t>(others + 1);
+        const std::int32_t bound = (prompt - share + part - 1) / part + 1;
+        const std::int32_t steps = steps_to_first_token(std::vector(others, 1'500), share, prompt);
+        CHECK(steps <= bound);
+        CHECK(steps_to_first_token(std::vector(others, 25'000), share, prompt) == steps);
+      }
+    }
+  }
+}
+
+TEST_CASE("a share of fewer tokens than there are prompts is never exceeded: the first have a token each") {
+  Scheduler scheduler(sharing(3));
+  scheduler.add(request(1, 3, 100));
+  run_steps(scheduler, 1);
+  for (const GroupId id : {2U, 3U, 4U, 5U, 6U}) {
+    scheduler.add(request(id, 300, 5));
+  }
+  run_steps(scheduler, 4);
+  SchedulerOutput plan = scheduler.schedule();
+  CHECK(scheduler.num_running() == 6);
+  CHECK(rows(plan) == Rows{{1, 7, 1}, {2, 6, 1}, {3, 3, 1}, {6, 0, 1}});  // the line has the last
+  answer(scheduler, plan);
+  CHECK(rows(scheduler.schedule()) == Rows{{1, 8, 1}, {2, 7, 1}, {3, 4, 1}, {4, 2, 1}});
+}
+
+TEST_CASE("the branches of a request that is recomputed have one part together") {
+  SchedulerConfig config = sharing(12);
+  config.num_blocks = 2'000;
+  Scheduler scheduler(config);
+  scheduler.add(request(1, 3, 400));
+  NewRequest samples = request(2, 40, 200);
+  samples.num_samples = 2;
+  scheduler.add(samples);
+  run_steps(scheduler, 100);
+  scheduler.add(request(3, 500, 5));
+  run_steps(scheduler, 1);
+  CHECK(scheduler.preempt(2, PreemptionMode::kRecompute));
+  std::int32_t num_together = 0;
+  for (int step = 0; step < 40; ++step) {
+    const SchedulerOutput plan = scheduler.schedule();
+    std::int32_t of_samples = 0;
+    std::int32_t num_branches = 0;
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      of_samples += planned.group_id == 2 ? planned.num_tokens : 0;
+      num_branches += planned.group_id == 2 ? 1 : 0;
+    }
+    CHECK(of_samples <= 12);
+    num_together += num_branches > 1 && of_samples > 2 ? 1 : 0;
+    answer(scheduler, plan);
+  }
+  CHECK(num_together > 0);
 }
 
 TEST_CASE("requests that come together compute the long prefix they share once, share or not") {

@@ -77,6 +77,32 @@ def test_behaviour_13_a_short_prompt_s_first_token_comes_as_soon_as_without_the_
         assert [steps_to_the_first_token(long, num_decoding) for long in (10_000, 40_000, LONG)] == [without] * 3
 
 
+def steps_beside(long: list[int], prompt: int) -> int:
+    """To the first token of a prompt that comes when long ones and three that decode run."""
+    engine = engine_with_room()
+    for i in range(3):
+        engine.add_request(str(i), PROMPTS[i], greedy(100))
+    engine.step()
+    for i, length in enumerate(long):
+        engine.add_request(f"long {i}", [70 + i] * length, greedy(2))
+    for _ in long:
+        engine.step()
+    engine.add_request("asked", [60] * prompt, greedy(2))
+    for step in range(1, 100):
+        if "asked" in {output.request_id for output in engine.step()}:
+            return step
+    raise AssertionError("no token")
+
+
+def test_behaviour_13_nor_does_a_prompt_above_the_share_wait_for_the_whole_of_a_long_one() -> None:
+    assert [steps_beside([long], 600) for long in (1_000, 4_000, 10_000, LONG)] == [2] * 4
+    for prompt in (SHARE + 1, 1_000, 3_000):
+        for num_long in (1, 3):
+            steps = steps_beside([10_000] * num_long, prompt)
+            assert steps <= -(-(prompt - SHARE) * (num_long + 1) // SHARE) + 1
+            assert steps_beside([30_000] * num_long, prompt) == steps
+
+
 def test_behaviour_13_nobody_else_there_the_long_prompt_has_whole_steps() -> None:
     engine = engine_with_room()
     plans = noted_plans(engine)

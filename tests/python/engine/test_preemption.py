@@ -180,6 +180,28 @@ def test_a_preemption_counts_though_its_step_failed() -> None:
     assert outputs["1"].outputs[0].token_ids == toy_greedy([66] * 3, 5, stops=())
 
 
+def test_tokens_recomputed_after_a_step_that_failed_are_in_the_bills() -> None:
+    engine = toy_engine(num_blocks=64, enable_prefix_caching=False)
+    worker: Any = engine.worker
+    for i in range(3):
+        engine.add_request(str(i), [65 + i] * (5 + i), SamplingParams(n=2, seed=i, max_tokens=4, ignore_eos=True))
+    engine.step()  # the next one copies blocks on write, and whoever has such a copy is recomputed
+
+    def fail() -> None:
+        worker.before_step = None
+        raise RuntimeError("once")
+
+    worker.before_step = fail
+    with pytest.raises(RuntimeError, match="once"):
+        engine.step()
+    outputs: dict[str, RequestOutput] = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    bills = [outputs[str(i)].metrics.num_tokens_recomputed for i in range(3)]
+    assert sum(bills) == engine.preemptions.totals.num_tokens_recomputed > 0
+    assert all(outputs[str(i)].metrics.num_preemptions == 0 for i in range(3))
+
+
 def test_swapped_bytes_are_the_scheduler_s_blocks(tiny_llama: Path) -> None:
     engine = tiny_engine(tiny_llama, "swap")
     for i in range(4):

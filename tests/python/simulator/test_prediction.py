@@ -66,18 +66,28 @@ CHANGES: list[tuple[Changes, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+def as_recorded(asked: list[Asked], history: History) -> list[Asked]:
+    """Without the aborts that came when a request had ended: had it taken longer, no recording would know of them."""
+    ids = [outside.what["id"] for outside in history.outside if outside.kind == "add"]  # in the order of asked
+    aborted = {outside.what["id"] for outside in history.outside if outside.kind == "abort"}
+    return [
+        request if group_id in aborted else replace(request, abort_time=None)
+        for group_id, request in zip(ids, asked, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("seed", "policy"), [(0, "fcfs"), (1, "fcfs"), (1, "priority"), (2, "priority")])
 @pytest.mark.parametrize(("changes", "settings"), CHANGES)
 def test_other_settings_are_predicted_step_by_step(
-    tmp_path: Path, seed: int, changes: Changes, settings: dict[str, Any]
+    tmp_path: Path, seed: int, policy: str, changes: Changes, settings: dict[str, Any]
 ) -> None:
-    policy = "fcfs"
     asked = random_requests(seed, 30, mean_gap=300_000, policy=policy)
     settings = {"scheduling_policy": policy, **settings}
     recording, history = recorded(tmp_path / "run", asked, scheduling_policy=policy)
     times = history.step_times()
     ratio = changes.block_ratio(recording.header)
     rerun = toy_engine(**(SMALL | settings))
+    asked = as_recorded(asked, history)
     if rerun.config.scheduling_policy == "fcfs":  # which takes no priorities
         asked = [replace(request, terms=request.terms | {"priority": 0}) for request in asked]
     real = run_on_virtual_clock(
@@ -149,3 +159,44 @@ def test_settings_that_the_requests_do_not_fit_are_refused(tmp_path: Path) -> No
     recording, history = recorded(tmp_path / "run", random_requests(5, 10, mean_gap=300_000))
     with pytest.raises(InvalidRequestError, match="cannot be run like that"):
         predict(recording.header, history, history.step_times(), Changes(blocks=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (Changes(blocks=0), "blocks must be from 1 to 4194304, got 0"),
+        (Changes(host_blocks=2**31 - 1), "host_blocks must be from 0 to 4194304, got 2147483647"),
+        (Changes(block_size=0), "block_size must be from 1 to 256, got 0"),
+        (Changes(block_size=257), "block_size must be from 1 to 256, got 257"),
+        (
+            Changes(block_size=256),
+            "block_size must leave at least one block of a pool of 16 blocks of 4 tokens, got 256",
+        ),
+    ],
+)
+def test_numbers_out_of_range_are_told_by_their_own_names(tmp_path: Path, changes: Changes, said: str) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 3, mean_gap=300_000))
+    with pytest.raises(InvalidRequestError, match=f"^{said}$"):
+        predict(recording.header, history, history.step_times(), changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"), [(Changes(block_size=8), 1), (Changes(blocks=4), 1), (Changes(block_size=2), 0)]
+)
+def test_a_pin_that_other_settings_cannot_have_is_left_out_and_counted(
+    tmp_path: Path, changes: Changes, left_out: int
+) -> None:
+    engine = toy_engine(record=str(tmp_path / "run"), pinned_prefix_budget=0.5, **SMALL)
+    engine.scheduler.pin(1, [70, 71, 72, 73, 74])
+    engine.scheduler.pin(2, list(range(70, 70 + 20)))
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    engine.add_request("0", {"prompt_token_ids": [70, 71, 72, 73, 74, 75]}, params)
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.scheduler.unpin(1)
+    engine.close()
+    recording = read_recording(str(tmp_path / "run"))
+    history = history_of(recording)
+    figures = predict(recording.header, history, history.step_times(), changes)
+    assert figures.num_pins_left_out == left_out
+    assert figures.num_output_tokens == 4
