@@ -142,7 +142,8 @@ lint: $(TEST)/.packages
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
 exact: $(TEST)/.installed $(GGUF)
-	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
+	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \
+	  --kv-cache-dtype auto int8 fp8_e4m3
 
 replay: $(TEST)/.installed $(GGUF)
 	$(call phase,Recorded runs of SmolLM2 under pressure replayed) $(TEST)/bin/python tests/exact/run_replay.py --model $(GGUF)

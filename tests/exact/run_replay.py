@@ -13,19 +13,21 @@ more of --requests mends.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
+
+from simulator.met import met
 
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.sampling_params import SamplingParams
-from fastpaged.simulator.replay import ReplayResult, replay
+from fastpaged.simulator.replay import replay
 
 SYSTEM = "You are a helpful assistant who answers shortly and truthfully. " * 4
 QUESTIONS = (
@@ -37,7 +39,7 @@ QUESTIONS = (
     "Explain photosynthesis.",
 )
 # What each run must have met.
-MET = ("preemptions", "prefix hits", "forks", "beams", "aborts", "ends by time")
+MET = ("preemptions", "prefix hits", "forks", "beams", "aborts", "priorities", "ends by time")
 RUNS: tuple[dict[str, Any], ...] = (
     {"preemption_mode": "swap"},
     {"preemption_mode": "recompute"},
@@ -94,33 +96,6 @@ class Load:
             case "scored":
                 return SamplingParams(temperature=0, max_tokens=10, prompt_logprobs=1)
         return SamplingParams(temperature=0.8, seed=seed, max_tokens=dice.randint(8, 90), ignore_eos=True)
-
-
-def met(path: Path, result: ReplayResult) -> Counter[str]:
-    """How often the recorded run met what it is to meet."""
-    stats = result.stats
-    found = Counter(
-        {
-            "preemptions": stats["num_preemptions"],
-            "tokens recomputed": stats["num_tokens_recomputed"],
-            "blocks swapped out": stats["num_blocks_swapped_out"],
-            "blocks swapped in": stats["num_blocks_swapped_in"],
-            "prefix hits": stats["num_prefix_tokens_found"],
-        }
-    )
-    for event in events_of(path):
-        found["aborts"] += event["e"] == "abort" and event["ok"]
-        found["forks"] += "num_samples" in event
-        found["beams"] += event["e"] == "add" and "beams" in event
-        found["copies on write"] += sum(kind == "copy_on_write" for kind, *_ in event.get("copies", ()))
-        found["ends by time"] += sum(why in ("deadline", "queue_timeout") for _, _, why in event.get("ends", ()))
-        found["ends by time"] += sum(end[-1] in ("deadline", "queue_timeout") for end in event.get("ended", ()))
-    return found
-
-
-def events_of(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
 
 
 def check(args: argparse.Namespace, path: Path, settings: dict[str, Any]) -> tuple[bool, Counter[str]]:
