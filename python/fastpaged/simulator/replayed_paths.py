@@ -17,8 +17,7 @@ class ReplayedPaths:
         self._lengths: dict[int, int] = {0: 0}  # of the texts that lead to where strands begin
 
     def begin(self, number: int, parent: int, offset: int) -> None:
-        """A strand that branches off another one. Raises ValueError for what cannot be, LookupError for a parent that
-        nothing is known of."""
+        """A strand that branches off another one. Raises ValueError for one that cannot be."""
         if not 0 < number < STOP_TOKEN or number in self._origins:
             raise ValueError(f"strand {number} is no new one")
         self._lengths[number] = self._length(parent, offset)
@@ -36,6 +35,8 @@ class ReplayedPaths:
 
     def _length(self, strand: int, offset: int) -> int:
         """Of the text that leads behind a strand's first `offset` tokens."""
+        if strand not in self._lengths:
+            raise ValueError(f"nothing is known of strand {strand}")
         length = self._lengths[strand] + offset
         if offset < 0 or length > self._max_tokens:
             raise ValueError(f"a text has from 0 to {self._max_tokens} tokens, got {length}")
