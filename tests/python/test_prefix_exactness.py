@@ -212,7 +212,7 @@ def test_a_cache_that_goes_through_the_host_changes_no_answer(
     requests = branching(family(20, seed=4))
     cold = run(Variant("cold", config_of(model, isa, 16, enable_prefix_caching=False)), requests)
     monkeypatch.setattr(
-        make_scheduler, "scheduler_type", lambda *_: partial(_core.Scheduler, prefix_hash_mask=hash_mask)
+        make_scheduler, "_type", lambda *_: partial(_core.Scheduler, prefix_hash_mask=hash_mask)
     )
     num_tokens = 160
     num_host_blocks = num_tokens // block_size
