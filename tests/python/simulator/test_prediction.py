@@ -15,10 +15,11 @@ from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine.decisions import plan_rows
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.recorder import fields_of
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.simulator.figures import Figures
-from fastpaged.simulator.history import History, history_of
+from fastpaged.simulator.history import History, Outside, history_of
 from fastpaged.simulator.prediction import Changes, predict
 from fastpaged.simulator.recording import Recording, read_recording
 from fastpaged.simulator.step_times import StepTimes, parts_of
@@ -200,3 +201,23 @@ def test_a_pin_that_other_settings_cannot_have_is_left_out_and_counted(
     figures = predict(recording.header, history, history.step_times(), changes)
     assert figures.num_pins_left_out == left_out
     assert figures.num_output_tokens == 4
+
+
+def test_what_a_block_s_copy_costs_goes_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 3, mean_gap=300_000))
+    costs = {"seconds_per_token": 1.0, "seconds_per_block_out": 2.0, "seconds_per_block_in": 3.0}
+    header = replace(recording.header, costs=costs)
+    larger = Changes(block_size=8).applied_to(header).costs
+    assert larger == {"seconds_per_token": 1.0, "seconds_per_block_out": 4.0, "seconds_per_block_in": 6.0}
+    told: list[dict[str, float]] = []
+
+    class Watched(_core.Scheduler):
+        def set_costs(self, costs: _core.PreemptionCosts) -> None:
+            told.append(fields_of(costs))
+            super().set_costs(costs)
+
+    monkeypatch.setattr(_core, "Scheduler", Watched)
+    history.outside.insert(0, Outside("costs", 0, costs, []))
+    predict(header, history, history.step_times(), Changes(block_size=2))
+    assert {"seconds_per_token": 1.0, "seconds_per_block_out": 1.0, "seconds_per_block_in": 1.5} in told
+    assert costs not in told
