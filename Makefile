@@ -25,8 +25,8 @@ comma := ,
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
 .PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
-  lint exact kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
-  bench-two-engines bench-kv-split bench-pressure clean
+  lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
+  bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
@@ -39,7 +39,8 @@ help:
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
 	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
-	@echo 'make bench-kv-split  where the slots of the KV pool go'
+	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
+	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -141,7 +142,11 @@ lint: $(TEST)/.packages
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
 exact: $(TEST)/.installed $(GGUF)
-	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
+	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \
+	  --kv-cache-dtype auto int8 fp8_e4m3
+
+replay: $(TEST)/.installed $(GGUF)
+	$(call phase,Recorded runs of SmolLM2 under pressure replayed) $(TEST)/bin/python tests/exact/run_replay.py --model $(GGUF)
 
 # FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl, kv8 and float32 say so where it is not given.
 float32: $(TEST)/.installed $(GGUF)
@@ -206,6 +211,10 @@ bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py
+
+bench-prediction: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,Predictions of half the pool beside real runs with it) \
+	  $(DEMO)/bin/python bench/prediction.py --model $(MODEL) --output bench/results
 
 clean:
 	rm -rf build $(DEMO) $(TEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

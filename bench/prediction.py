@@ -85,7 +85,13 @@ def requests(count: int, seed: int = 1) -> list[Asked]:
 def run(model: str, blocks: int, asked: Sequence[Asked], record: str | None) -> float:
     """Seconds from the first arrival to the last token."""
     config = EngineConfig(
-        model=model, num_blocks=blocks, max_model_len=_MAX_MODEL_LEN, num_threads=1, swap_space=0.25, record=record
+        model=model,
+        num_blocks=blocks,
+        max_model_len=_MAX_MODEL_LEN,
+        num_threads=1,
+        swap_space=0.25,
+        record=record,
+        packed_cache=False,
     )
     engine = LLMEngine(config)
     begin = engine.now_ns()

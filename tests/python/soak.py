@@ -21,6 +21,7 @@ from engine.fakes import VOCAB_SIZE, ToyTokenizer, ToyWorker, toy_logits
 from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.recorder import RecordingScheduler
 from fastpaged.errors import InvalidRequestError, QueueOverflowError
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
@@ -93,8 +94,9 @@ class _Request:
     aborted_after: int | None  # steps
 
 
-def soak_engine() -> LLMEngine:
-    """Small enough that requests wait, are preempted by both means, and evict what others have cached."""
+def soak_engine(record: str | None = None) -> LLMEngine:
+    """Small enough that requests wait, are preempted by both means, and evict what others have cached. record: a file
+    that is written."""
     config = EngineConfig(
         model="table",
         block_size=BLOCK_SIZE,
@@ -104,11 +106,25 @@ def soak_engine() -> LLMEngine:
         max_num_seqs=12,
         max_num_batched_tokens=48,
         watermark=0.0,
+        record=record,
     )
     engine = LLMEngine.with_parts(config, TableWorker(), ToyTokenizer())  # type: ignore[arg-type]
-    ticks = iter(range(0, sys.maxsize, TICK))
+    ticks = iter(range(engine.now_ns(), sys.maxsize, TICK))  # from where a recording has begun
     engine._clock = lambda: next(ticks)
     return engine
+
+
+def _left_in(scheduler: RecordingScheduler) -> dict[str, int]:
+    """Of what a recorder holds of requests, and of texts that nobody can find any more. It forgets these now and then:
+    here at once, so that what is left does not go up and down."""
+    scheduler._forget()
+    scheduler._paths.check_invariants()
+    num_slots = (scheduler.num_blocks + scheduler.num_host_blocks) * BLOCK_SIZE
+    return {
+        "requests in the recorder": len(scheduler._positions),
+        "pins in the recorder": len(scheduler._pinned),
+        "tokens in the recorder that are not cached": max(0, scheduler._paths.num_tokens - num_slots),
+    }
 
 
 class Soak:
@@ -146,6 +162,7 @@ class Soak:
             "host blocks": scheduler.num_host_blocks - scheduler.num_free_host_blocks,
             "entries of block tables": scheduler.num_logical_blocks,
             "requests to abort": len(self._to_abort),
+            **(_left_in(scheduler) if isinstance(scheduler, RecordingScheduler) else {}),
         }
         scheduler.check_invariants()
         if any(left.values()):

@@ -1,12 +1,13 @@
 """Short requests by the thousand through an engine with a model that costs nothing: does memory stay flat?
 
-    python tests/soak/run_soak.py --requests 100000
+    python tests/soak/run_soak.py --requests 100000 [--record]
 
 Among them are samples, beams, stop strings, aborts, refused ones, priorities, deadlines and preemptions. The first
 parts warm up: pools of memory grow to what they need. After it, neither Python's objects and blocks nor the bytes of
 malloc may grow by anything that is in proportion to the requests, nor resident memory by more than noise. A part's
 growth counts as the median part's: a table of Python's own that is made anew once (that of interned strings is half a
-megabyte) grows once, and a leak in every part. Nothing depends on how long it takes.
+megabyte) grows once, and a leak in every part. Nothing depends on how long it takes. With --record all of it is
+recorded; the recorder, too, must hold nothing of a request that is over, and a replay must decide the same.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import logging
+import os
 import statistics
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
 from soak import Memory, Soak, soak_engine
+
+from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.simulator.replay import replay
 
 NUM_PARTS = 10
 NUM_WARM_UP = 3
@@ -53,9 +59,17 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", choices=("outputs", "bytes"), help="leak on purpose, to see it noticed")
+    parser.add_argument("--record", action="store_true", help="with a recorder, and a replay at the end")
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)  # of requests that fail on purpose
-    soak = Soak(soak_engine(), args.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(args, os.path.join(folder, "recording") if args.record else None)
+
+
+def run(args: argparse.Namespace, record: str | None) -> int:
+    """The exit status."""
+    engine = soak_engine(record)
+    soak = Soak(engine, args.seed)
     kept: list[Any] = []
     if args.keep is not None:
         soak.on_output = lambda output: kept.append(output if args.keep == "outputs" else bytes(1024))
@@ -75,7 +89,17 @@ def main() -> int:
         return 2
     grown = growth(parts[NUM_WARM_UP - 1 :])
     print(f"memory is NOT FLAT: {'; '.join(grown)}" if grown else "memory is flat, and no table holds a request")
-    return 1 if grown else 0
+    return 1 if grown or (record is not None and not comes_out_again(engine, record)) else 0
+
+
+def comes_out_again(engine: LLMEngine, record: str) -> bool:
+    """Whether a replay decides the same."""
+    engine.close()
+    result = replay(record)
+    print(f"replayed: {result.num_decisions} decisions, {result.num_differences} of them different")
+    for difference in result.differences:
+        print(difference)
+    return result.num_differences == 0 and not result.is_cut
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "fastpaged/kv_cache/block_pool.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "fastpaged/base/check.h"
 
@@ -41,6 +42,7 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   }
   free_list_.remove(*block);
   ref_counts_[*block] = 1;
+  ++num_references_;
   last_owner_[*block] = owner;
   last_use_[*block] = step_;
   if (cached_[*block]) {
@@ -53,6 +55,7 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
 void BlockPool::retain(BlockId block, SequenceId owner) {
   require_held(block, "share", owner);
   ++ref_counts_[block];
+  ++num_references_;
   last_owner_[block] = owner;
   last_use_[block] = step_;
 }
@@ -64,6 +67,7 @@ void BlockPool::release(BlockId block, SequenceId owner) {
   require_held(block, "release", owner);
   last_owner_[block] = owner;
   last_use_[block] = step_;
+  --num_references_;
   if (--ref_counts_[block] == 0) {
     cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);
   }
@@ -95,6 +99,7 @@ bool BlockPool::take_cached(BlockId block, SequenceId owner) {
     free_list_.remove(block);
   }
   ++ref_counts_[block];
+  ++num_references_;
   last_owner_[block] = owner;
   last_use_[block] = step_;
   return was_free;
@@ -124,6 +129,8 @@ void BlockPool::check_invariants() const {
     invariant(quarantined_[block] || (ref_counts_[block] == 0) == is_free[block],
               "BlockPool: free list and reference counts disagree");
   }
+  invariant(std::accumulate(ref_counts_.begin(), ref_counts_.end(), std::int64_t{0}) == num_references_,
+            "BlockPool: lost count of the references");
 }
 
 void BlockPool::require_known(BlockId block) const {

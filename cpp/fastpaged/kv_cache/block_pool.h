@@ -12,7 +12,8 @@
 //
 // Invariants (check_invariants):
 //   1. every id in [0, num_blocks) is on the free list with count 0, or off it with count > 0, or quarantined;
-//   2. the free list holds no id twice, and no block that holds nothing after a cached one.
+//   2. the free list holds no id twice, and no block that holds nothing after a cached one;
+//   3. num_references() is the sum of all counts.
 // Not thread-safe: the scheduler's thread owns it.
 #pragma once
 
@@ -50,6 +51,7 @@ class BlockPool {
   [[nodiscard]] std::int32_t num_blocks() const { return static_cast<std::int32_t>(ref_counts_.size()); }
   [[nodiscard]] std::int32_t num_free() const { return free_list_.size(); }  // cached ones too
   [[nodiscard]] std::int32_t ref_count(BlockId block) const;  // throws std::invalid_argument for an unknown block
+  [[nodiscard]] std::int64_t num_references() const { return num_references_; }  // of all blocks together
 
   // A free block with count 1, or nullopt when none is left.
   [[nodiscard]] std::optional<BlockId> allocate(SequenceId owner);
@@ -104,6 +106,7 @@ class BlockPool {
   std::string name_;
   FreeList free_list_;
   std::vector<std::int32_t> ref_counts_;
+  std::int64_t num_references_ = 0;
   std::vector<bool> cached_;
   std::vector<bool> quarantined_;
   std::int32_t num_quarantined_ = 0;

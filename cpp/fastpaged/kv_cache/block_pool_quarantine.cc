@@ -1,5 +1,6 @@
 // BlockPool's way to go on when something has broken it: find the blocks that are wrong, and do without them.
 #include <algorithm>
+#include <numeric>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/kv_cache/block_pool.h"
@@ -38,6 +39,7 @@ void BlockPool::quarantine(std::span<const BlockFault> faults, const std::functi
     quarantined_[fault.block] = true;
     ref_counts_[fault.block] = 0;
   }
+  num_references_ = std::accumulate(ref_counts_.begin(), ref_counts_.end(), std::int64_t{0});
   for (BlockId block = 0; block < num_blocks(); ++block) {
     cached_[block] = !quarantined_[block] && is_cached(block);
   }

@@ -148,6 +148,14 @@ std::vector<const BlockTable*> PrefixPins::tables() const {
   return tables;
 }
 
+std::int64_t PrefixPins::num_held_blocks() const {
+  std::int64_t num_blocks = 0;
+  for (const Pin& pin : pins_) {
+    num_blocks += pin.table.size();
+  }
+  return num_blocks;
+}
+
 std::vector<PrefixPins::Lacking> PrefixPins::find_lacking() const {
   std::vector<Lacking> lacking;
   for (std::size_t i = 0; i < pins_.size(); ++i) {

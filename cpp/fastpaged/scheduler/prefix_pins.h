@@ -61,6 +61,7 @@ class PrefixPins {
   [[nodiscard]] std::vector<PinnedPrefix> list() const;                      // in order of id
   [[nodiscard]] std::int64_t num_releases() const { return num_releases_; }  // for want of room, ever
   [[nodiscard]] std::vector<const BlockTable*> tables() const;
+  [[nodiscard]] std::int64_t num_held_blocks() const;  // of all pins, shared ones more than once
   void check_invariants() const;
 
  private:

@@ -212,13 +212,11 @@ class Scheduler {
   struct SlotSplits {
     SlotSplit device, host;
   };
-  [[nodiscard]] SlotSplits slot_splits() const;  // snapshot()'s alone, which is cheaper
-  // After a broken invariant: out of schedule(), of update(), of the building of the plan's batch, or of
-  // check_invariants(). Finds what is wrong, fails those that it concerns, and them alone, takes the blocks concerned
-  // out of circulation for good, forgets what was cached of them, and drops the plan. Then all invariants hold, and the
-  // others go on. If nothing is found, it changes nothing.
-  Quarantine quarantine();
+  [[nodiscard]] SlotSplits slot_splits() const;               // snapshot()'s alone, which is cheaper
+  Quarantine quarantine();                                    // after a broken invariant: see quarantine.h
   [[nodiscard]] std::int32_t num_quarantined_blocks() const;  // of both tiers
+  [[nodiscard]] bool references_add_up() const;               // the quick look before a step: see quarantine.h
+  void check_references() const;                              // the look now and then: see there
   void check_invariants() const;
 
  private:
@@ -371,6 +369,8 @@ class Scheduler {
     std::string what;
   };
   static constexpr std::string_view kRefusedRelease = "Scheduler: a request that ended found one of its blocks free";
+  static constexpr std::string_view kLostRunning = "Scheduler: lost count of the running sequences";
+  [[nodiscard]] std::int64_t count_running_sequences() const;
   [[nodiscard]] bool all_released() const { return kv_cache_.num_refused_releases() == num_refused_releases_; }
   [[nodiscard]] bool is_broken(GroupId id) const;
   [[nodiscard]] Holders count_holders() const;

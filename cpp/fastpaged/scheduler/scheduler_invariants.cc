@@ -53,6 +53,7 @@ void Scheduler::check_invariants() const {
   }
   check_rows();
   check_blocks();
+  invariant(references_add_up(), "Scheduler: tables list more blocks, or fewer, than are referred to");
 }
 
 void Scheduler::check_deadlines() const {
@@ -131,9 +132,7 @@ void Scheduler::check_beams(const SequenceGroup& group) {
 void Scheduler::check_blocks() const {
   std::vector<std::int32_t> on_device(kv_cache_.num_blocks(), 0);
   std::vector<std::int32_t> on_host(kv_cache_.host_pool().num_blocks(), 0);
-  std::int64_t num_running_sequences = 0;
   for (const auto& [id, group] : groups_) {
-    num_running_sequences += group.state == GroupState::kRunning ? group.num_counted() : 0;
     for (const auto& sequence : group.sequences) {
       for (const BlockId block : sequence->table().blocks()) {
         ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
@@ -145,8 +144,8 @@ void Scheduler::check_blocks() const {
       ++on_device.at(block);
     }
   }
-  invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");
-  invariant(num_running_sequences <= config_.max_num_seqs, "Scheduler: more running sequences than max_num_seqs");
+  invariant(count_running_sequences() == num_running_sequences_, kLostRunning);
+  invariant(num_running_sequences_ <= config_.max_num_seqs, "Scheduler: more running sequences than max_num_seqs");
   check_holders(kv_cache_.device_pool(), on_device);
   check_holders(kv_cache_.host_pool(), on_host);
 }

@@ -72,7 +72,10 @@ bool Scheduler::make_way_for(const SequenceGroup& group) {
     }
   }
   Way way = way_of(group);
-  for (std::size_t i = running_.size(); i-- > 0 && gives_way(running_[i], group);) {
+  for (std::size_t i = running_.size(); i-- > 0;) {
+    if (!gives_way(running_[i], group)) {
+      return false;
+    }
     clear_way(running_[i], way);
     if (i > 0 && !is_clear(group, way, i)) {
       continue;

@@ -1,10 +1,12 @@
 // After a broken invariant: who it concerns fails, its blocks are used no more, and all others go on.
 #include <algorithm>
 #include <iterator>
+#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "fastpaged/base/check.h"
 #include "fastpaged/scheduler/scheduler.h"
 
 namespace fastpaged {
@@ -44,11 +46,15 @@ Quarantine Scheduler::quarantine() {
   if (!all_released()) {
     quarantine.found.emplace_back(kRefusedRelease);
   }
+  if (count_running_sequences() != num_running_sequences_) {
+    quarantine.found.emplace_back(kLostRunning);
+  }
   if (quarantine.found.empty()) {
     return quarantine;
   }
+  kv_cache_.quarantine(faults);  // first: from then on any table can be given back
   pins_.release_if([&](BlockId block) { return has_fault(faults.on_device, block); });
-  kv_cache_.quarantine(faults);
+  pins_.give_up_uncached();
   put_in_order();
   quarantine.events = std::exchange(spared_events_, {});
   for (const Broken& broken : std::exchange(broken_, {})) {
@@ -96,6 +102,40 @@ Scheduler::Holders Scheduler::count_holders() const {
   return holders;
 }
 
+std::int64_t Scheduler::count_running_sequences() const {
+  std::int64_t num_sequences = 0;
+  for (const auto& [id, group] : groups_) {
+    num_sequences += group.state == GroupState::kRunning ? group.num_counted() : 0;
+  }
+  return num_sequences;
+}
+
+bool Scheduler::references_add_up() const {
+  std::int64_t num_entries = pins_.num_held_blocks();
+  for (const RequestQueue* queue : {&running_, &swapped_}) {
+    for (std::size_t i = 0; i < queue->size(); ++i) {
+      for (const auto& sequence : (*queue)[i].sequences) {
+        num_entries += sequence->table().size();
+      }
+    }
+  }
+  return num_entries == kv_cache_.device_pool().num_references() + kv_cache_.host_pool().num_references();
+}
+
+void Scheduler::check_references() const {
+  invariant(all_released(), kRefusedRelease);
+  const Holders holders = count_holders();
+  for (const auto& [pool, held] :
+       {std::pair(&kv_cache_.device_pool(), &holders.on_device), std::pair(&kv_cache_.host_pool(), &holders.on_host)}) {
+    if (const std::vector<BlockFault> faults = pool->faults(*held); !faults.empty()) {
+      throw_invariant("Scheduler: " + faults.front().what, std::source_location::current());
+    }
+  }
+  invariant(waiting_.size() + running_.size() + swapped_.size() == groups_.size(),
+            "Scheduler: a group is in no queue, or in two");
+  invariant(count_running_sequences() == num_running_sequences_, kLostRunning);
+}
+
 // Those that hold a block with a fault, and those that are wrong themselves.
 void Scheduler::find_broken_groups(const KVCacheManager::Faults& faults) {
   for (const auto& [id, group] : groups_) {
@@ -139,11 +179,10 @@ void Scheduler::put_in_order() {
   waiting_.clear();
   running_.clear();
   swapped_.clear();
-  num_running_sequences_ = 0;
   for (auto& [id, group] : groups_) {
     queue_of(group.state).insert(group);
-    num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   }
+  num_running_sequences_ = count_running_sequences();
   stalled_.reset();
   beam_rows_.clear();
 }

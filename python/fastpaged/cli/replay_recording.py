@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fastpaged.simulator.figures import Figures
     from fastpaged.simulator.prediction import Changes
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fastpaged.simulator.step_times import StepTimes
 
 EXIT_DIFFERENCES = 1
+_MAX_BLOCKS = 2**22  # simulator.header's, which takes the core to read; tests hold them together
+_MAX_BLOCK_SIZE = 256
 _CHANGES = ("blocks", "host_blocks", "block_size", "policy", "preemption_mode")
 
 
@@ -34,10 +36,13 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("file", metavar="FILE", help="what --record wrote")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     group = parser.add_argument_group("predict")
-    group.add_argument("--blocks", type=int, metavar="N", help="KV blocks")
-    group.add_argument("--host-blocks", type=int, metavar="N", help="KV blocks of host memory")
+    group.add_argument("--blocks", type=_number(1, _MAX_BLOCKS), metavar="N", help="KV blocks")
+    group.add_argument("--host-blocks", type=_number(0, _MAX_BLOCKS), metavar="N", help="KV blocks of host memory")
     group.add_argument(
-        "--block-size", type=int, metavar="N", help="tokens in a KV block (pools keep their bytes, if not given)"
+        "--block-size",
+        type=_number(1, _MAX_BLOCK_SIZE),
+        metavar="N",
+        help="tokens in a KV block (pools keep their bytes, if not given)",
     )
     group.add_argument(
         "--policy", choices=("fcfs", "priority", "paper"), help="whose turn it is; paper: section 4.5 of the paper"
@@ -110,6 +115,11 @@ def _predict(recording: Recording, result: ReplayResult, changes: Changes, *, as
     for (name, before), (_, after) in zip(_rows(history.figures), _rows(predicted), strict=True):
         print(f"{name:<28}{before:>16}{after:>16}")
     print(_fit(step_times))
+    if predicted.num_pins_left_out:
+        print(
+            f"pins left out of the prediction, for they fill no block of that size, or more than may be pinned: "
+            f"{predicted.num_pins_left_out}"
+        )
 
 
 def _fit(times: StepTimes) -> str:
@@ -138,3 +148,18 @@ def _rows(figures: Figures) -> Iterator[tuple[str, str]]:
     yield "bytes swapped", str(figures.num_bytes_swapped)
     yield "prefix cache hit rate", f"{figures.hit_rate:.1%}"
     yield "KV blocks in use", f"{figures.kv_use:.1%}"
+
+
+def _number(least: int, greatest: int) -> Callable[[str], int]:
+    """Of an option."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= greatest:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {greatest}, got {text!r:.40}")
+        return value
+
+    return number

@@ -172,7 +172,10 @@ class RateMeter:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r:.40}")
     return value

@@ -158,6 +158,8 @@ class LLMEngine:
             outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
             if not self.scheduler.has_unfinished():
                 self._containment.look_when_idle()
+            if self._in_flight is not None:
+                self.preemptions.note_return()
             return outputs
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
@@ -167,6 +169,7 @@ class LLMEngine:
             result = self._executor.run(plan)
         else:
             plan, self._in_flight = self._in_flight, None
+            self.preemptions.note_call()
             result = self._executor.finish()
         self.preemptions.note_step(plan, self._executor.copying_time)
         return plan, result

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from fastpaged.worker.worker import Worker
 
 
+_MOST_AWAY = 0.1  # of a step's time; beyond that it is not known
+
+
 class Preemptions:
     """Of one engine. Measures steps and copies, and has the scheduler of preemption_mode="auto" know what is dear."""
 
@@ -25,7 +28,7 @@ class Preemptions:
         self._clock = clock
         self._meter = CostMeter(worker.seconds_per_block() if self._tells else (0.0, 0.0), self._tell)
         self._log = PreemptionLog()
-        self._begun = 0
+        self._begun = self._left = self._away = 0
 
     @property
     def costs(self) -> PreemptionCosts:
@@ -52,12 +55,23 @@ class Preemptions:
         if plan.preempted:
             self._log.note(plan, self._clock(), described, self)
         self._begun = self._clock()
+        self._away = 0
+
+    def note_return(self) -> None:
+        """The caller goes away while a step is computed."""
+        self._left = self._clock()
+
+    def note_call(self) -> None:
+        """The caller is here again, and waits for the step."""
+        self._away = self._clock() - self._left
 
     def note_step(self, plan: _core.SchedulerOutput, copying_time: int) -> None:
         """The plan noted last was carried out, of which its copies took so many nanoseconds."""
         if copying_time > 0:
             self._meter.note_copies(plan, copying_time)
-        self._meter.note_step(plan.num_tokens, plan.num_samples, self._clock() - self._begun - copying_time)
+        nanoseconds = self._clock() - self._begun - copying_time
+        if self._away <= _MOST_AWAY * nanoseconds:  # else it may have been over long before the caller came
+            self._meter.note_step(plan.num_tokens, plan.num_samples, nanoseconds)
 
     def _tell(self, costs: PreemptionCosts) -> None:
         if self._tells:

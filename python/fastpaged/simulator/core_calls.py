@@ -11,7 +11,7 @@ from fastpaged.simulator.replayed_paths import STOP_TOKEN
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fastpaged.simulator.recording import Header
+    from fastpaged.simulator.header import Header
 
 Results = tuple[
     list[int], list[int], list[list[tuple[int, float]]]

@@ -22,7 +22,7 @@ class Figures:
     makespan: from the first arrival to the last results. throughput: output tokens a second of it. ttft: from a
     request's arrival to its first token; tpot: from one token to the next, its mean; queue_time: until it was first let
     in. hit_rate: of the prompts' tokens that were looked up in the prefix cache. kv_use: of the pool's blocks, the mean
-    share in use over steps.
+    share in use over steps. num_pins_left_out: that were recorded, and cannot be with other settings.
     """
 
     num_requests: int = 0
@@ -38,6 +38,7 @@ class Figures:
     num_bytes_swapped: int = 0
     hit_rate: float = 0.0
     kv_use: float = 0.0
+    num_pins_left_out: int = 0
 
 
 @dataclass
@@ -60,6 +61,11 @@ class Tally:
     _use: float = 0.0
     _begin: int | None = None
     _end: int = 0
+    _num_pins_left_out: int = 0
+
+    def leave_out_pin(self) -> None:
+        """One that cannot be."""
+        self._num_pins_left_out += 1
 
     def add(self, group_id: int, time: int) -> None:
         """A request arrives."""
@@ -114,6 +120,7 @@ class Tally:
             num_bytes_swapped=round(num_blocks * self.block_bytes),
             hit_rate=stats.num_prefix_tokens_found / max(1, stats.num_prefix_tokens_looked_up),
             kv_use=self._use / max(1, self._num_steps),
+            num_pins_left_out=self._num_pins_left_out,
         )
 
 

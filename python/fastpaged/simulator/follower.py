@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fastpaged import _core
-    from fastpaged.simulator.recording import Header
+    from fastpaged.simulator.header import Header
     from fastpaged.simulator.replay import Difference
 
 _SECONDS_BETWEEN_LOOKS = 0.05

@@ -5,6 +5,7 @@ settings, on a clock that every step takes on by what StepTimes says. Pins, abor
 Steps come one after the other: what async_scheduling does during a step is done after it. What a request that was cut
 short, by an abort or a deadline, would have answered beyond that is not known: it goes on with tokens like no others.
 Nor is it known who would have been aborted had it taken longer: an abort that came after a request's end is none.
+A pin that these settings have no room for, or that fills no block of another size, is left out.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.simulator.branches import Branches, Draws
 from fastpaged.simulator.core_calls import add_request, root_of, scheduler_of
 from fastpaged.simulator.figures import Figures, Tally
+from fastpaged.simulator.header import MAX_BLOCK_SIZE, MAX_BLOCKS
 from fastpaged.simulator.step_times import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastpaged.simulator.core_calls import Results
+    from fastpaged.simulator.header import Header
     from fastpaged.simulator.history import Answers, History, Outside
-    from fastpaged.simulator.recording import Header
     from fastpaged.simulator.step_times import StepTimes
 
 POLICIES = ("fcfs", "priority", "paper")
+_RANGES = (("blocks", 1, MAX_BLOCKS), ("host_blocks", 0, MAX_BLOCKS), ("block_size", 1, MAX_BLOCK_SIZE))
 _FIRST_UNKNOWN_TOKEN = 2**30  # of answers that go on beyond the recorded ones: no strand has such a number
 
 
@@ -48,7 +51,12 @@ class Changes:
     preemption_mode: str | None = None
 
     def applied_to(self, header: Header) -> Header:
-        """The header of a recording with these settings. What a block costs goes with its size."""
+        """The header of a recording with these settings. What a block costs goes with its size. Raises
+        InvalidRequestError for a number that is out of range, or with which a pool is."""
+        for name, least, greatest in _RANGES:
+            value = getattr(self, name)
+            if value is not None and not least <= value <= greatest:
+                raise InvalidRequestError(f"{name} must be from {least} to {greatest}, got {value}")
         scheduler, policy, costs = dict(header.scheduler), dict(header.policy), dict(header.costs)
         ratio = self.block_ratio(header)
         if self.block_size is not None:
@@ -57,11 +65,22 @@ class Changes:
                 if name in scheduler:
                     scheduler[name] = int(scheduler[name] / ratio)
             costs = {name: cost * (1.0 if name == "seconds_per_token" else ratio) for name, cost in costs.items()}
+            if scheduler["num_blocks"] == 0 and self.blocks is None:
+                raise InvalidRequestError(
+                    f"block_size must leave at least one block of a pool of {header.scheduler['num_blocks']} blocks of "
+                    f"{header.scheduler['block_size']} tokens, got {self.block_size}"
+                )
         if self.blocks is not None:
             scheduler["num_blocks"] = self.blocks
             scheduler["max_pinned_blocks"] = min(scheduler.get("max_pinned_blocks", 0), self.blocks)
         if self.host_blocks is not None:
             scheduler["num_host_blocks"] = self.host_blocks
+        for name in ("num_blocks", "num_host_blocks"):
+            if scheduler.get(name, 0) > MAX_BLOCKS:
+                raise InvalidRequestError(
+                    f"no pool may have more than {MAX_BLOCKS} blocks, got {scheduler[name]} with a block_size of "
+                    f"{scheduler['block_size']}"
+                )
         if self.policy == "paper":
             policy = fields_of(_core.SchedulerPolicy.paper_2023())
             longest = scheduler["max_model_len"]  # prompts are computed whole
@@ -91,6 +110,8 @@ def predict(
     """
     try:
         return _Run(header, history, step_times, changes).run(on_planned)
+    except InvalidRequestError:
+        raise
     except ValueError as error:
         raise InvalidRequestError(f"the recorded requests cannot be run like that: {error}") from error
 
@@ -210,7 +231,7 @@ class _Run:
                 scheduler.abort(what["id"])
                 self._branches.forget(what["id"])
             case "pin":
-                scheduler.pin(what["id"], outside.prompt, root_of(what.get("root")))
+                self._pin(what["id"], outside.prompt, root_of(what.get("root")))
             case "unpin":
                 scheduler.unpin(what["id"])
             case "preempt":
@@ -224,6 +245,13 @@ class _Run:
                     name: cost * (1.0 if name == "seconds_per_token" else self._ratio) for name, cost in what.items()
                 }
                 scheduler.set_costs(_core.PreemptionCosts(**costs))
+
+    def _pin(self, pin_id: int, prompt: list[int], root: str) -> None:
+        """With these settings it may be refused as an engine would: it fills no block, or more than may be pinned."""
+        try:
+            self._scheduler.pin(pin_id, prompt, root)
+        except ValueError:
+            self._tally.leave_out_pin()
 
     def _add(self, outside: Outside) -> None:
         what = outside.what

@@ -6,24 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.engine.recording_file import FORMAT
 from fastpaged.errors import InvalidRequestError
+from fastpaged.simulator.header import header_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fastpaged.simulator.header import Header
 
-@dataclass(frozen=True)
-class Header:
-    """How the scheduler was made that was recorded: arguments of Scheduler, SchedulerPolicy and PreemptionCosts.
-    block_bytes: of a KV block; version: of fastpaged."""
-
-    version: str
-    model: str
-    block_bytes: int
-    scheduler: dict[str, Any]
-    policy: dict[str, Any]
-    costs: dict[str, float]
+_MAX_TIME = 2**62
 
 
 @dataclass(frozen=True)
@@ -46,27 +37,25 @@ class Reader:
         self._line = 0
 
     def header(self, line: str) -> Header:
-        """Of the first line. Raises InvalidRequestError if that is none."""
-        what = self.event(line).what
-        if what.get("format") != FORMAT:
-            raise InvalidRequestError(
-                f"{self._path}: a recording must be of format {FORMAT}, got {what.get('format')!r:.40}"
-            )
-        names = ("version", "model", "block_bytes", "scheduler", "policy", "costs")
-        missing = [name for name in names if name not in what]
-        if missing:
-            raise self._refusal(f"the header of a recording has {', '.join(missing)}")
-        return Header(**{name: what[name] for name in names})
+        """Of the first line. Raises InvalidRequestError if that is none, or none that this version knows."""
+        try:
+            return header_of(self.event(line).what)
+        except InvalidRequestError:
+            raise
+        except ValueError as error:
+            raise self._refusal(str(error)) from None
 
     def event(self, line: str) -> Event:
         """Of the next line. Raises InvalidRequestError if that is none."""
         self._line += 1
         try:
             what = json.loads(line)
-            kind = what.pop("e")
-            self._time += what.pop("t")
-        except (ValueError, TypeError, KeyError, AttributeError):
+            kind, passed = what.pop("e"), what.pop("t")
+            if type(kind) is not str or type(passed) is not int or not -_MAX_TIME <= self._time + passed <= _MAX_TIME:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise self._refusal(f"expected an event of a recording, got {line[:40]!r}") from None
+        self._time += passed
         return Event(kind, self._time, self._line, what)
 
     def _refusal(self, what: str) -> InvalidRequestError:

@@ -10,11 +10,13 @@ from fastpaged.engine.decisions import Row, changed_rows, decisions_of, ends_of,
 from fastpaged.engine.recorder import fields_of
 from fastpaged.errors import InvalidRequestError
 from fastpaged.simulator.core_calls import add_request, results_of, root_of, scheduler_of
-from fastpaged.simulator.recording import Event, Header, Recording, read_recording
+from fastpaged.simulator.recording import Event, Recording, read_recording
 from fastpaged.simulator.replayed_paths import ReplayedPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fastpaged.simulator.header import Header
 
 _DECISIONS = ("s", "copies", "preempted", "out", "in", "let_in", "cached")
 
@@ -52,9 +54,12 @@ class Replayer:
     """A scheduler that goes through a recording, event by event."""
 
     def __init__(self, header: Header) -> None:
-        """Raises ValueError if this version's scheduler cannot be made like the one that was recorded."""
+        """Raises InvalidRequestError if this version's scheduler cannot be made like the one that was recorded."""
         self.header = header
-        self.scheduler = scheduler_of(header)
+        try:
+            self.scheduler = scheduler_of(header)
+        except ValueError as error:
+            raise InvalidRequestError(f"the recorded scheduler cannot be made: {error}") from error
         self.step = 0
         self.num_decisions = 0
         self.plan: _core.SchedulerOutput | None = None  # the last one
@@ -62,7 +67,7 @@ class Replayer:
         self.rows: list[Row] = []  # of the last plan
         self.events: list[_core.SequenceEvent] = []  # that came of it
         self.prompt: list[int] = []  # of the last request or pin
-        self._paths = ReplayedPaths()
+        self._paths = ReplayedPaths(header.max_prompt)
         self._differences: list[Difference] = []
 
     def feed(self, event: Event) -> list[Difference]:
@@ -77,8 +82,10 @@ class Replayer:
         self.time = event.time
         try:
             handlers.get(event.kind, self._call)(event, event.what)
-        except (ValueError, TypeError, LookupError, RuntimeError) as error:
-            raise InvalidRequestError(f"line {event.line} of the recording cannot be replayed: {error!r}") from error
+        except (ValueError, TypeError, LookupError, RuntimeError, ArithmeticError, AttributeError) as error:
+            raise InvalidRequestError(
+                f"line {event.line} of the recording cannot be replayed: {error!r:.200}"
+            ) from error
         return self._differences
 
     def _add(self, event: Event, what: dict[str, Any]) -> None:

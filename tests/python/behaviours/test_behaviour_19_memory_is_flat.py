@@ -23,6 +23,14 @@ def test_eight_thousand_requests_of_every_kind_leave_nothing_behind() -> None:
     assert "flat" in done.stdout.splitlines()[-1]
 
 
+def test_nor_do_they_in_a_recorder_and_their_recording_replays() -> None:
+    done = soak(3000, "--record")
+    assert done.returncode == 0, done.stdout + done.stderr
+    flat, replayed = done.stdout.splitlines()[-2:]
+    assert "flat" in flat
+    assert replayed.endswith(" decisions, 0 of them different")
+
+
 @pytest.mark.parametrize("what", ["outputs", "bytes"])
 def test_what_is_kept_of_each_request_is_noticed(what: str) -> None:
     done = soak(2000, "--keep", what)

@@ -9,6 +9,7 @@ import pytest
 from simulator.recorded import drive, pressed_engine
 
 from fastpaged.cli.main import main
+from fastpaged.simulator.header import MAX_BLOCK_SIZE, MAX_BLOCKS
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,36 @@ def test_a_file_that_is_none_or_not_there_is_one_line(tmp_path: Path, capsys: py
     first, second = capsys.readouterr().err.splitlines()
     assert "line 1: expected an event of a recording" in first
     assert "No such file" in second
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "allowed"),
+    [
+        ("--blocks", "0", f"from 1 to {MAX_BLOCKS}"),
+        ("--blocks", "-1", f"from 1 to {MAX_BLOCKS}"),
+        ("--host-blocks", "-1", f"from 0 to {MAX_BLOCKS}"),
+        ("--host-blocks", "2147483647", f"from 0 to {MAX_BLOCKS}"),
+        ("--block-size", "0", f"from 1 to {MAX_BLOCK_SIZE}"),
+        ("--block-size", "257", f"from 1 to {MAX_BLOCK_SIZE}"),
+        ("--block-size", "1.5", f"from 1 to {MAX_BLOCK_SIZE}"),
+    ],
+)
+def test_an_option_out_of_range_is_named_as_it_was_given(
+    recording: Path, capsys: pytest.CaptureFixture[str], option: str, given: str, allowed: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["replay", str(recording), f"{option}={given}"])
+    assert left.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"argument {option}: must be a whole number {allowed}, got '{given}'" in line
+
+
+def test_a_pin_that_is_left_out_of_a_prediction_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = pressed_engine(tmp_path / "run")
+    engine.scheduler.pin(1, [70, 71, 72, 73, 74])
+    drive(engine, 4, num_requests=3)
+    engine.close()
+    assert main(["replay", str(tmp_path / "run"), "--block-size", "8"]) == 0
+    assert "or more than may be pinned: 1\n" in capsys.readouterr().out
+    assert main(["replay", str(tmp_path / "run"), "--block-size", "2"]) == 0
+    assert "left out" not in capsys.readouterr().out

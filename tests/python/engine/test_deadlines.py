@@ -254,5 +254,7 @@ def test_the_time_of_a_request_begins_when_it_is_asked_for(
     monkeypatch.setattr(thread, "add", add_late)
     (last,) = run(collect(engine.generate(PROMPTS[0], greedy(4), queue_timeout=1)))
     assert finished_by([last]) == {last.request_id: ABORTED["queue_timeout"]}
+    (*_, last) = run(collect(engine.generate(PROMPTS[0], greedy(4), deadline=1)))
+    assert finished_by([last]) == {last.request_id: ABORTED["deadline"]}
     with pytest.raises(InvalidRequestError, match="deadline must be"):
         run(collect(engine.generate(PROMPTS[0], greedy(4), deadline=0)))

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 
 import pytest
+from engine.async_tools import Gate, until
 from engine.fakes import toy_engine
 
 from fastpaged import EngineClosedError, KVSnapshot, SamplingParams
@@ -30,7 +31,8 @@ def check(snapshot: KVSnapshot) -> None:
     for tier in tiers:
         split = tier.split
         parts = split.token_states + split.reserved + split.internal_waste + split.external_waste + split.free
-        assert parts == split.num_slots == snapshot.block_size * len(tier.blocks)
+        assert parts + split.quarantined == split.num_slots == snapshot.block_size * len(tier.blocks)
+        assert split.in_use == snapshot.block_size * len(held(tier))
         assert split.token_states == sum(block.num_tokens for block in held(tier))
         assert [block.id for block in tier.blocks] == list(range(len(tier.blocks)))
 
@@ -134,6 +136,20 @@ def test_a_swapped_request_is_billed_on_the_host() -> None:
     assert states["swapped"] > 0
 
 
+def test_a_block_in_quarantine_is_neither_in_use_nor_free() -> None:
+    engine = toy_engine(num_blocks=8, enable_prefix_caching=False)
+    for name in ("broken", "other"):
+        engine.add_request(name, {"prompt_token_ids": PROMPT}, GREEDY)
+    engine.step()
+    engine.scheduler._give_back_too_early(0)
+    while engine.scheduler.num_quarantined_blocks == 0:
+        engine.step()
+    snapshot = engine.kv_snapshot()
+    check(snapshot)
+    assert snapshot.device.split.quarantined == snapshot.block_size
+    assert snapshot.device.split.in_use > 0
+
+
 def test_a_hash_names_what_a_block_holds_in_every_engine() -> None:
     names = []
     for others in (0, 3):
@@ -193,10 +209,15 @@ def test_a_step_under_way_is_said_to_be(overlaps: bool) -> None:
 def test_a_snapshot_comes_between_steps_of_an_async_engine() -> None:
     async def ask() -> KVSnapshot:
         engine = AsyncLLMEngine.with_engine(toy_engine())
+        gate = Gate(engine)
         try:
             generator = engine.generate({"prompt_token_ids": PROMPT}, GREEDY, "async")
+            gate.let(1)
             await anext(generator)
-            snapshot = await engine.kv_snapshot()
+            asked = asyncio.ensure_future(engine.kv_snapshot())
+            await until(lambda: not engine._thread._commands.empty())
+            gate.let(1000)
+            snapshot = await asked
             await generator.aclose()
             return snapshot
         finally:

@@ -104,6 +104,49 @@ def test_the_scheduler_hears_of_costs_that_have_changed_by_a_tenth() -> None:
     assert made.costs.seconds_per_token > 1e-6
 
 
+def seconds_per_token_of(engine: LLMEngine, step_time: int, away: int) -> float:
+    """Of prompts of 16 tokens, all steps taking as long, the caller being away as long between two of them."""
+    clock = on_fake_clock(engine)
+    worker: Any = engine.worker
+
+    def compute() -> None:
+        clock.now += step_time
+
+    worker.before_step = compute
+    for i in range(12):
+        engine.add_request(str(i), [20 + i] * 16, greedy(1))
+    while engine.has_unfinished_requests():
+        engine.step()
+        clock.now += away
+    return engine.preemption_costs.seconds_per_token
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_what_the_caller_does_between_steps_costs_no_token(async_scheduling: bool) -> None:
+    found = [
+        seconds_per_token_of(
+            toy_engine(max_num_batched_tokens=16, enable_prefix_caching=False, async_scheduling=async_scheduling),
+            step_time=SECOND // 100,
+            away=away,
+        )
+        for away in (0, SECOND // 10_000, 5 * SECOND)
+    ]
+    assert found == pytest.approx([0.01 / 16] * 3, rel=0.02)
+
+
+def test_copies_are_no_part_of_what_a_token_costs() -> None:
+    engine = toy_engine(preemption_mode="auto", num_host_blocks=8)
+    clock = on_fake_clock(engine)
+    plan = plan_with(("swap_out", 4))
+    plan.preempted, plan.num_tokens, plan.num_samples = [], 16, 1
+    engine.preemptions.note_plan(plan, lambda _: None)
+    clock.now += SECOND
+    engine.preemptions.note_step(plan, copying_time=3 * SECOND // 4)
+    costs = engine.preemption_costs
+    assert costs.seconds_per_token == pytest.approx(0.25 / 16)
+    assert costs.seconds_per_block_out == pytest.approx(0.75 / 4)
+
+
 def test_costs_are_written_for_people() -> None:
     assert str(PreemptionCosts(0.9e-3, 70e-6, 1.25)) == "recomputing 1 token 900 us, a block out 70 us, in 1.25 s"
 

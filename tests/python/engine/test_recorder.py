@@ -172,6 +172,37 @@ def test_what_nobody_can_find_any_more_is_forgotten_and_the_replay_is_none_the_w
     assert result.stats["num_cached_blocks_evicted"] > 0
 
 
+def test_what_is_pinned_is_not_forgotten_before_it_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_MIN_TOKENS_TO_SWEEP", 20)
+    path = tmp_path / "run"
+    engine = toy_engine(record=str(path), num_blocks=16, num_host_blocks=0, pinned_prefix_budget=0.5)
+    system = list(range(60, 72))
+    assert engine.scheduler.pin(1, system) == 0
+    for i in range(40):
+        prompt = [*system, 100, 101] if i % 13 == 12 else [70 + i, *range(90, 100)]
+        engine.add_request(str(i), {"prompt_token_ids": prompt}, greedy(6))
+        run(engine)
+    engine.close()
+    result = replay(str(path))
+    assert result.differences == ()
+    assert result.stats["num_prefix_tokens_found"] >= 2 * len(system)
+    assert result.stats["num_cached_blocks_evicted"] > 0
+
+
+def test_a_salt_s_number_says_nothing_outside_its_recording(tmp_path: Path) -> None:
+    roots = []
+    for name in ("one", "other"):
+        engine = toy_engine(record=str(tmp_path / name))
+        for i, salt in enumerate(("mine", "mine", "yours")):
+            engine.add_request(str(i), {"prompt_token_ids": [70, 80], "cache_salt": salt}, greedy(2))
+        run(engine)
+        engine.close()
+        roots.append([event["root"] for event in events_of(tmp_path / name) if event["e"] == "add"])
+    for mine, again, yours in roots:
+        assert mine == again != yours
+    assert not set(roots[0]) & set(roots[1])
+
+
 def test_of_a_request_that_a_stop_string_ended_nothing_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "run"
     engine = toy_engine(record=str(path))

@@ -16,7 +16,7 @@ class Recorded:
 
     def __init__(self) -> None:
         self.paths = KnownPaths()
-        self.replayed = ReplayedPaths()
+        self.replayed = ReplayedPaths(10**6)
         self.texts: list[tuple[list[int], list[int], Position]] = []  # real, replayed, where it led
 
     def add(self, prompt: list[int], answer: list[int]) -> None:

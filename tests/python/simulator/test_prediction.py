@@ -15,10 +15,11 @@ from fastpaged import _core
 from fastpaged.config import EngineConfig
 from fastpaged.engine.decisions import plan_rows
 from fastpaged.engine.llm_engine import LLMEngine
+from fastpaged.engine.recorder import fields_of
 from fastpaged.errors import InvalidRequestError
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.simulator.figures import Figures
-from fastpaged.simulator.history import History, history_of
+from fastpaged.simulator.history import History, Outside, history_of
 from fastpaged.simulator.prediction import Changes, predict
 from fastpaged.simulator.recording import Recording, read_recording
 from fastpaged.simulator.step_times import StepTimes, parts_of
@@ -159,3 +160,64 @@ def test_settings_that_the_requests_do_not_fit_are_refused(tmp_path: Path) -> No
     recording, history = recorded(tmp_path / "run", random_requests(5, 10, mean_gap=300_000))
     with pytest.raises(InvalidRequestError, match="cannot be run like that"):
         predict(recording.header, history, history.step_times(), Changes(blocks=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (Changes(blocks=0), "blocks must be from 1 to 4194304, got 0"),
+        (Changes(host_blocks=2**31 - 1), "host_blocks must be from 0 to 4194304, got 2147483647"),
+        (Changes(block_size=0), "block_size must be from 1 to 256, got 0"),
+        (Changes(block_size=257), "block_size must be from 1 to 256, got 257"),
+        (
+            Changes(block_size=256),
+            "block_size must leave at least one block of a pool of 16 blocks of 4 tokens, got 256",
+        ),
+    ],
+)
+def test_numbers_out_of_range_are_told_by_their_own_names(tmp_path: Path, changes: Changes, said: str) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 3, mean_gap=300_000))
+    with pytest.raises(InvalidRequestError, match=f"^{said}$"):
+        predict(recording.header, history, history.step_times(), changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_out"), [(Changes(block_size=8), 1), (Changes(blocks=4), 1), (Changes(block_size=2), 0)]
+)
+def test_a_pin_that_other_settings_cannot_have_is_left_out_and_counted(
+    tmp_path: Path, changes: Changes, left_out: int
+) -> None:
+    engine = toy_engine(record=str(tmp_path / "run"), pinned_prefix_budget=0.5, **SMALL)
+    engine.scheduler.pin(1, [70, 71, 72, 73, 74])
+    engine.scheduler.pin(2, list(range(70, 70 + 20)))
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    engine.add_request("0", {"prompt_token_ids": [70, 71, 72, 73, 74, 75]}, params)
+    while engine.has_unfinished_requests():
+        engine.step()
+    engine.scheduler.unpin(1)
+    engine.close()
+    recording = read_recording(str(tmp_path / "run"))
+    history = history_of(recording)
+    figures = predict(recording.header, history, history.step_times(), changes)
+    assert figures.num_pins_left_out == left_out
+    assert figures.num_output_tokens == 4
+
+
+def test_what_a_block_s_copy_costs_goes_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, history = recorded(tmp_path / "run", random_requests(5, 3, mean_gap=300_000))
+    costs = {"seconds_per_token": 1.0, "seconds_per_block_out": 2.0, "seconds_per_block_in": 3.0}
+    header = replace(recording.header, costs=costs)
+    larger = Changes(block_size=8).applied_to(header).costs
+    assert larger == {"seconds_per_token": 1.0, "seconds_per_block_out": 4.0, "seconds_per_block_in": 6.0}
+    told: list[dict[str, float]] = []
+
+    class Watched(_core.Scheduler):
+        def set_costs(self, costs: _core.PreemptionCosts) -> None:
+            told.append(fields_of(costs))
+            super().set_costs(costs)
+
+    monkeypatch.setattr(_core, "Scheduler", Watched)
+    history.outside.insert(0, Outside("costs", 0, costs, []))
+    predict(header, history, history.step_times(), Changes(block_size=2))
+    assert {"seconds_per_token": 1.0, "seconds_per_block_out": 1.0, "seconds_per_block_in": 1.5} in told
+    assert costs not in told

@@ -73,6 +73,27 @@ def test_another_decision_is_told_with_both_sides(tmp_path: Path) -> None:
     assert difference.replayed != [99]
 
 
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    path = tmp_path_factory.mktemp("recording") / "run"
+    recorded_run(path, 0, preemption_mode="swap")
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("what", ["s", "copies", "preempted", "out", "in", "let_in", "cached", "ends"])
+def test_each_kind_of_decision_is_compared(tmp_path: Path, lines: list[str], what: str) -> None:
+    kind = "update" if what == "ends" else "plan"
+    place, event = next(
+        (i, made) for i, made in enumerate(map(json.loads, lines)) if made["e"] == kind and what in made
+    )
+    recorded = event.pop(what)
+    path = tmp_path / "run"
+    path.write_text("\n".join([*lines[:place], json.dumps(event), *lines[place + 1 :]]) + "\n")
+    result = replay(str(path))
+    assert [(found.line, found.what, found.recorded) for found in result.differences] == [(place + 1, what, None)]
+    assert result.differences[0].replayed == recorded
+
+
 def test_another_pool_decides_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "run"
     recorded_run(path, 1)

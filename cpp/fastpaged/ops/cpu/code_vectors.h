@@ -155,60 +155,67 @@ static inline Ints bits_of(Floats x) {
   return reinterpret_cast<Ints>(x);
 }
 
-// For kMantissa bits of mantissa and a bias: the upper bits of the float32, rounded, with another bias; below the
-// normal numbers the sum with one so large that its last place is the smallest code.
-template <int kMantissa, int kBias>
-static inline Ints narrow_fp8(Floats x, float largest) {
-  constexpr int kDropped = 23 - kMantissa;
-  constexpr float kUnit = kBias == 7 ? 0x1p-9F : 0x1p-16F;  // of the smallest code
-  constexpr float kLeastNormal = kUnit * (1 << kMantissa);
-  const Floats magnitude = min(abs(x), set1(largest));
+// Of fp8. Numbers below kLeastNormal are multiples of kUnit: their sum with kShifter has that as its last place.
+template <DType kCode>
+struct Fp8 {
+  static constexpr bool kIsE4M3 = kCode == DType::kFp8E4M3;
+  static constexpr int kMantissa = kIsE4M3 ? 3 : 2;
+  static constexpr int kBias = kIsE4M3 ? 7 : 15;
+  static constexpr int kDropped = 23 - kMantissa;  // bits of a float32's mantissa
+  static constexpr float kUnit = kIsE4M3 ? 0x1p-9F : 0x1p-16F;
+  static constexpr float kLeastNormal = kUnit * (1 << kMantissa);
+  static constexpr float kShifter = kUnit * 0x1p23F;
+};
+
+// The nearest magnitude of a code, ties to the even one.
+template <DType kCode>
+static inline Floats round_to_fp8(Floats x) {
+  using Of = Fp8<kCode>;
+  const Floats magnitude = min(abs(x), set1(largest_code(kCode)));
   const Ints bits = bits_of(magnitude);
-  const Ints rounded = bits + (((1 << (kDropped - 1)) - 1) + ((bits >> kDropped) & 1));
-  const Ints normal = (rounded >> kDropped) - ((127 - kBias) << kMantissa);
-  const Floats shifter = set1(kUnit * 0x1p23F);
-  const Ints small = bits_of(add(magnitude, shifter)) - bits_of(shifter);
-  const Floats code =
-      if_less(magnitude, set1(kLeastNormal), reinterpret_cast<Floats>(small), reinterpret_cast<Floats>(normal));
-  return bits_of(code) | ((bits_of(x) >> 24) & 0x80);
+  const Ints rounded = bits + (((1 << (Of::kDropped - 1)) - 1) + ((bits >> Of::kDropped) & 1));
+  const Floats normal = reinterpret_cast<Floats>((rounded >> Of::kDropped) << Of::kDropped);
+  const Floats small = sub(add(magnitude, set1(Of::kShifter)), set1(Of::kShifter));
+  return if_less(magnitude, set1(Of::kLeastNormal), small, normal);
+}
+
+// REQUIRES: a magnitude of a code.
+template <DType kCode>
+static inline Ints code_of_fp8(Floats magnitude) {
+  using Of = Fp8<kCode>;
+  const Ints normal = (bits_of(magnitude) >> Of::kDropped) - ((127 - Of::kBias) << Of::kMantissa);
+  const Ints small = bits_of(add(magnitude, set1(Of::kShifter))) - bits_of(set1(Of::kShifter));
+  return bits_of(
+      if_less(magnitude, set1(Of::kLeastNormal), reinterpret_cast<Floats>(small), reinterpret_cast<Floats>(normal)));
 }
 
 template <DType kCode>
 static inline Ints narrow(Floats x) {
-  constexpr float kLargest = largest_code(kCode);
   if constexpr (kCode == DType::kInt8) {
+    constexpr float kLargest = largest_code(kCode);
     return nearest_integers(max(min(x, set1(kLargest)), set1(-kLargest)));
-  } else if constexpr (kCode == DType::kFp8E4M3) {
-    return narrow_fp8<3, 7>(x, kLargest);
   } else {
-    return narrow_fp8<2, 15>(x, kLargest);
+    return code_of_fp8<kCode>(round_to_fp8<kCode>(x)) | ((bits_of(x) >> 24) & 0x80);
   }
 }
 
+// Of fp8, in kKVErrorSums sums. No codes need be made, and signs do not matter.
 template <DType kCode>
-static inline float squared_error(const float* x, std::int64_t size, float scale) {
+static inline void squared_errors(const float* x, std::int64_t size, float scale, float* parts) {
   constexpr std::int64_t kVectors = kKVErrorSums / kLanes;
   Floats sums[kVectors];
   for (Floats& sum : sums) {
     sum = zero();
   }
   for (std::int64_t i = 0; i < size; i += kLanes) {
-    const Floats wanted = div(load(x + i), set1(scale));
-    std::uint8_t codes[kLanes];
-    store_codes(codes, narrow<kCode>(wanted));
-    const Floats off = sub(mul(widen<kCode>(codes), set1(1.0F / kCodeUnit<kCode>)), wanted);
+    const Floats wanted = abs(div(load(x + i), set1(scale)));
+    const Floats off = sub(round_to_fp8<kCode>(wanted), wanted);
     Floats& sum = sums[i / kLanes % kVectors];
     sum = add(sum, mul(off, off));
   }
-  float parts[kKVErrorSums];
   for (std::int64_t i = 0; i < kVectors; ++i) {
     store(parts + i * kLanes, sums[i]);
   }
-  float total = 0.0F;
-  for (const float part : parts) {
-    total += part;
-  }
-  return total;
 }
 
 template <DType kCode>
@@ -217,13 +224,23 @@ static inline float scale_of(const float* x, std::int64_t size, float amax) {
     return amax / largest_code(kCode);
   } else {
     constexpr auto kChoices = fp8_scale_choices(kCode);
+    constexpr std::int64_t kNumChoices = kChoices.size();
+    float parts[kNumChoices][kKVErrorSums];
+    for (std::int64_t i = 0; i < kNumChoices; ++i) {
+      squared_errors<kCode>(x, size, amax / kChoices[i].amax_code, parts[i]);
+    }
+    float errors[kNumChoices] = {};
+    for (std::int64_t part = 0; part < kKVErrorSums; ++part) {  // side by side: each waits for its last addition
+      for (std::int64_t i = 0; i < kNumChoices; ++i) {
+        errors[i] += parts[i][part];
+      }
+    }
     float scale = 0.0F;
     float least = __builtin_inff();
-    for (const KVScaleChoice& choice : kChoices) {
-      const float error = squared_error<kCode>(x, size, amax / choice.amax_code) * choice.weight;
-      if (error < least) {
+    for (std::int64_t i = 0; i < kNumChoices; ++i) {
+      if (const float error = errors[i] * kChoices[i].weight; error < least) {
         least = error;
-        scale = amax / choice.amax_code;
+        scale = amax / kChoices[i].amax_code;
       }
     }
     return scale;
