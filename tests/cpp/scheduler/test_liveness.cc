@@ -87,13 +87,13 @@ void play_trace(Random& random, World& world) {
   }
 }
 
-template <typename Bound>
-Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
+template <typename Policy, typename Bound>
+Totals play_traces_by(const Policy& policy, const Bound& bound) {
   Totals totals;
   for (unsigned seed = 0; seed < 700U * static_cast<unsigned>(proof_scale()); ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    World world(random_config(random, policy));
+    World world(random_config(random, policy(random)));
     play_trace(random, world);
     world.check_drained();
     REQUIRE(world.num_steps <= bound(world));
@@ -109,6 +109,11 @@ Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
           ", ends at the ceiling: ", totals.ceilings, ", tokens found: ", totals.found,
           ", pins released: ", totals.pins_released);
   return totals;
+}
+
+template <typename Bound>
+Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
+  return play_traces_by([&](Random&) { return policy; }, bound);
 }
 
 }  // namespace
@@ -161,6 +166,19 @@ TEST_CASE("by priority, with and without ageing and shares: everyone ends in tim
   policy.prefill_share = 4;
   policy.resume_grace_steps = 3;
   CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+// Windows, shares, priorities, ageing, either line, costs, thresholds, the cache on both tiers, pins: all at random.
+TEST_CASE("whatever the policy is made of: everyone ends in time, too") {
+  const auto bound = [](const World& world) {
+    const SchedulerPolicy& policy = world.scheduler.config().policy;
+    const bool changes_places = policy.swapped_before_waiting || policy.by_priority;
+    return changes_places ? bound_of_two_lines(world, world.num_branch_tokens) : bound_of_one_line(world);
+  };
+  const Totals totals = play_traces_by(random_policy, bound);
+  CHECK(totals.preemptions > 300);
+  CHECK(totals.found > 300);
+  CHECK(totals.pins_released > 50);
 }
 
 TEST_CASE("one line with shares: everyone ends in the time of one line") {

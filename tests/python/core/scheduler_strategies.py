@@ -52,7 +52,6 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "policy": policy,
         "costs": draw(COSTS),
         "prefix_caching": prefix_caching,
-        "host_prefix_tier": draw(st.booleans()),
         "max_pinned_blocks": draw(st.sampled_from([0, 2, 12])) if prefix_caching else 0,
         "prefix_hash_mask": draw(st.sampled_from([1, 2**64 - 1])),
     }
