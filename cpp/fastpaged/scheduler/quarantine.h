@@ -9,10 +9,10 @@
 // Three looks, between any two calls:
 //   references_add_up()  whether block tables have as many entries, all told, as the pools count references:
 //   O(sequences
-//                        that hold blocks), a microsecond, for each step. Who gives back too much or too little is
+//                        that hold blocks): cheap enough for each step. Who gives back too much or too little is
 //                        found before anything more is handed out.
 //   check_references()   each block's count against the tables and pins that list it, the free lists, the queues:
-//                        O(blocks + entries), no hashing, well under a millisecond for 10,000 blocks. Throws
+//                        O(blocks + entries), no hashing. The engine looks with check_invariants() when idle. Throws
 //                        InvariantError. Finds also what adds up by chance: one block counted too low, another too
 //                        high.
 //   check_invariants()   everything, the tokens of what is cached too: for tests.

@@ -66,7 +66,7 @@ TEST_CASE("a broken block that pins hold is taken from them, in whatever order o
         } else if (action == 'r') {
           CHECK(service.scheduler.unpin(2));
         } else {
-          if (!service.scheduler.references_add_up()) {  // as the engine does before each step
+          if (!service.scheduler.references_add_up()) {  // as may be asked before each step
             static_cast<void>(service.quarantine());
           }
           service.step();
