@@ -24,20 +24,23 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate \
-  lint exact kl float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
-  bench-two-engines clean
+.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+  lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
+  bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
 	@echo 'make demo    build, fetch SmolLM2-135M-Instruct, and ask it a question'
 	@echo 'make test    build with warnings as errors; C++ tests under sanitizers; Python tests'
 	@echo 'make lint    ruff, mypy, clang-format, clang-tidy'
 	@echo 'make prove   the proofs of the core again, at length      make mutate  seeded faults: do the tests catch them?'
 	@echo 'make exact   bit-equality on SmolLM2                      make kl      SmolLM2 against transformers: tokenizer and KL'
+	@echo 'make kv8     perplexity with an 8-bit KV cache            make soak-engine  100,000 requests: is memory flat?'
 	@echo 'make float32 greedy answers in float32 against transformers   make beams   beams likewise'
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
-	@echo 'make bench-two-engines  do two engines leave each other the cores?'
+	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
+	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
+	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -139,9 +142,13 @@ lint: $(TEST)/.packages
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
 exact: $(TEST)/.installed $(GGUF)
-	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF)
+	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \
+	  --kv-cache-dtype auto int8 fp8_e4m3
 
-# FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl and float32 say so where it is not given.
+replay: $(TEST)/.installed $(GGUF)
+	$(call phase,Recorded runs of SmolLM2 under pressure replayed) $(TEST)/bin/python tests/exact/run_replay.py --model $(GGUF)
+
+# FASTPAGED_GEMMA3: where Gemma 3 270M lies, a .gguf file or a folder; kl, kv8 and float32 say so where it is not given.
 float32: $(TEST)/.installed $(GGUF)
 	$(call phase,Greedy answers in float32 against transformers) $(TEST)/bin/python tests/exact/run_float32.py --model $(GGUF)
 
@@ -153,6 +160,12 @@ kl: $(TEST)/.installed $(GGUF)
 	$(call phase,The tokenizer of SmolLM2 against transformers) FASTPAGED_TEST_GGUF=$(CURDIR)/$(GGUF) \
 	  $(TEST)/bin/python -m pytest -q -m real_model
 	$(call phase,KL against transformers on SmolLM2) $(TEST)/bin/python tests/exact/run_kl.py --model $(GGUF)
+
+kv8: $(TEST)/.installed $(GGUF)
+	$(call phase,Perplexity with an 8-bit KV cache) $(TEST)/bin/python tests/exact/run_kv8.py --model $(GGUF)
+
+soak-engine: $(TEST)/.installed
+	$(call phase,Short requests by the thousand: memory must stay flat) $(TEST)/bin/python tests/soak/run_soak.py
 
 # ---- measurements
 
@@ -187,11 +200,21 @@ TRACES ?=
 bench-prefixes: $(DEMO)/.bench
 	$(call phase,Prefix caching on traces) $(DEMO)/bin/python bench/prefix_replay.py $(if $(TRACES),--trace-dir $(TRACES))
 
+bench-kv-split: $(DEMO)/.bench
+	$(call phase,Where the slots of the KV pool go) $(DEMO)/bin/python bench/kv_split.py $(if $(TRACES),--trace-dir $(TRACES))
+
+bench-pressure: $(DEMO)/.bench
+	$(call phase,Overload: swap or recompute) $(DEMO)/bin/python bench/pressure.py $(if $(TRACES),--traces $(TRACES))
+
 bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py
+
+bench-prediction: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,Predictions of half the pool beside real runs with it) \
+	  $(DEMO)/bin/python bench/prediction.py --model $(MODEL) --output bench/results
 
 clean:
 	rm -rf build $(DEMO) $(TEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

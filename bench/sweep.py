@@ -29,8 +29,8 @@ from sweep_cells import Bench, Cell
 from sweep_plot import plot
 from workloads import make
 
-from fastpaged.cli.replay import replay
 from fastpaged.cli.workload import WorkloadRequest
+from fastpaged.cli.workload_run import replay
 
 _MIN_POINTS = 3  # below which a line is not worth fitting
 

@@ -28,7 +28,8 @@ _ROOM = 64  # tokens that a sequence may grow by: while others are taken in, war
 
 @dataclass(frozen=True)
 class Cell:
-    """Medians over decode steps, in milliseconds. overhead_ms: of the step, all but the model and the sampler."""
+    """Medians over decode steps, in milliseconds. overhead_ms: of the step, all but the model and the sampler.
+    cpu_ms: of the step, CPU time of all threads, which hardly depends on who else is running."""
 
     threads: int
     sequences: int
@@ -39,6 +40,7 @@ class Cell:
     attention_ms: float
     sample_ms: float
     overhead_ms: float
+    cpu_ms: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -49,7 +51,9 @@ class Cell:
 class Bench:
     """An engine with its profile, and room in the KV pool for `kv_bytes`."""
 
-    def __init__(self, model: str, threads: int, max_num_seqs: int, kv_bytes: int) -> None:
+    def __init__(
+        self, model: str, threads: int, max_num_seqs: int, kv_bytes: int, kv_cache_dtype: str = "auto"
+    ) -> None:
         self.threads = threads
         self._llm = LLM(
             model,
@@ -57,6 +61,7 @@ class Bench:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=_TOKENS_IN_A_STEP,
             kv_cache_memory_bytes=kv_bytes,
+            kv_cache_dtype=kv_cache_dtype,
             swap_space=0,
             skip_tokenizer_init=True,
             packed_cache=False,  # whose writer would use memory while steps are timed
@@ -65,7 +70,7 @@ class Bench:
         self._profile = StepProfile()
         self._profile.attach(self.engine)
         self._next_id = 0
-        fill_with_noise(self.engine.worker.kv_memory.array)
+        fill_with_noise(self.engine.worker.kv_memory)
 
     def close(self) -> None:
         """Frees the engine."""
@@ -91,9 +96,10 @@ class Bench:
             steps: list[dict[str, float]] = []
             end = time.perf_counter() + seconds
             while len(steps) < _MIN_STEPS or (len(steps) < MAX_STEPS and time.perf_counter() < end):
-                before = self._profile.as_dict()
+                before, cpu = self._profile.as_dict(), time.process_time()
                 self.engine.step()
-                steps.append(_difference(before, self._profile.as_dict()))
+                cpu_ms = 1e3 * (time.process_time() - cpu)
+                steps.append({**_difference(before, self._profile.as_dict()), "cpu_ms": cpu_ms})
         finally:
             for request_id in ids:
                 self.engine.abort_request(request_id)

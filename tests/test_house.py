@@ -45,7 +45,7 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"_core", "_core_machine", "_core_plan"}),  # the last two are stubs of the first
+    frozenset({"_core", "_core_machine", "_core_plan", "_core_snapshot"}),  # the others are stubs of the first
     frozenset(
         {
             "config",
@@ -56,6 +56,8 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
             "sampling_params",
             "beam_search_params",
             "outputs",
+            "kv_snapshot",
+            "kv_events",
             "progress",
         }
     ),
@@ -66,7 +68,7 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"worker"}),
     frozenset({"executor"}),
     frozenset({"engine"}),
-    frozenset({"llm"}),
+    frozenset({"llm", "simulator"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 # Package -> how the modules that may import it are named: what not every installation has, and what only checks ours.

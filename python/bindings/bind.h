@@ -19,6 +19,9 @@ void bind_policy(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_scheduler(pybind11::module_& m);
 void bind_prefixes(pybind11::module_& m, pybind11::class_<Scheduler>& scheduler);
+void bind_snapshot(pybind11::module_& m, pybind11::class_<Scheduler>& scheduler);
+void bind_recording(pybind11::class_<Scheduler>& scheduler);
+void bind_quarantine(pybind11::module_& m, pybind11::class_<Scheduler>& scheduler);
 void bind_sampling(pybind11::module_& m);
 
 }  // namespace fastpaged::bindings

@@ -94,8 +94,8 @@ class GraphHandle {
   void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples) {
     graph_.finalize(output, max_num_tokens, max_num_samples);
   }
-  void bind_kv_cache(const py::object& kv_cache) {
-    TensorArg arg = TensorArg::activations(kv_cache, "kv_cache", Access::kWrite);
+  void bind_kv_cache(const py::object& kv_cache, const std::string& kv_cache_dtype) {
+    TensorArg arg = TensorArg::kv_cache(kv_cache, "kv_cache", kv_cache_dtype, Access::kWrite);
     graph_.bind_kv_cache(arg.view());
     kv_cache_ = std::move(arg);
   }
@@ -171,8 +171,9 @@ void bind_graph(py::module_& m) {
            "x += y, in place: by the last node, if that is the linear that computes y. Then y is not there.")
       .def("gather_rows", &GraphHandle::gather_rows, py::arg("x"), py::arg("out"))
       .def("finalize", &GraphHandle::finalize, py::arg("output"), py::arg("max_num_tokens"), py::arg("max_num_samples"))
-      .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"),
-           "[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]")
+      .def("bind_kv_cache", &GraphHandle::bind_kv_cache, py::arg("kv_cache"), py::arg("kv_cache_dtype") = "auto",
+           "[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; of 'fp8_e4m3', 'fp8_e5m2' or 'int8' bytes "
+           "[num_blocks, num_layers, 2, num_kv_heads, block_size * (head_dim + 4)].")
       .def("run", &GraphHandle::run, py::arg("batch"), "Releases the GIL.")
       .def("start", &GraphHandle::start, py::arg("thread"), py::arg("sampler"), py::arg("batch"),
            "Has the thread run the batch and sample its rows; returns at once.")

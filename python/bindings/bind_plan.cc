@@ -140,6 +140,15 @@ std::vector<SequenceId> scheduled_sequences(const SchedulerOutput& plan) {
   return ids;
 }
 
+std::vector<std::pair<std::int32_t, std::int32_t>> result_counts(const SchedulerOutput& plan) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> counts;
+  counts.reserve(plan.scheduled.size());
+  for (const ScheduledSequence& scheduled : plan.scheduled) {
+    counts.emplace_back(scheduled.num_scores, scheduled.num_draws);
+  }
+  return counts;
+}
+
 const char* name_of(CopyKind kind) {
   return kind == CopyKind::kSwapOut ? "swap_out" : kind == CopyKind::kSwapIn ? "swap_in" : "copy_on_write";
 }
@@ -185,7 +194,8 @@ std::int64_t run_copies(const SchedulerOutput& plan, const py::object& device, c
   if (plan.copies.empty()) {
     return 0;
   }
-  const TensorArg device_arg = TensorArg::activations(device, "device", Access::kWrite);
+  // As bytes, whichever of 8 bits they are of.
+  const TensorArg device_arg(device, "device", {DType::kBFloat16, DType::kFloat32, DType::kInt8}, Access::kWrite);
   const TensorArg host_arg(host, "host", device_arg.view().dtype, Access::kWrite);
   const BlockArray device_blocks(device_arg.view(), "device");
   const BlockArray host_blocks(host_arg.view(), "host");
@@ -245,6 +255,20 @@ void bind_events(py::module_& m) {
       .def_property_readonly("packed", &packed);
 }
 
+// As arguments of SamplingParams; None without beams.
+py::object beams_of(const SamplingParams& params) {
+  if (!params.beam) {
+    return py::none();
+  }
+  const BeamParams& beam = *params.beam;
+  const py::object early_stopping = beam.early_stopping == EarlyStopping::kNever
+                                        ? py::object(py::str("never"))
+                                        : py::object(py::bool_(beam.early_stopping == EarlyStopping::kYes));
+  return py::dict(py::arg("beam_width") = beam.width, py::arg("length_penalty") = beam.length_penalty,
+                  py::arg("early_stopping") = early_stopping, py::arg("num_candidates") = beam.num_candidates,
+                  py::arg("has_stop_strings") = beam.has_stop_strings);
+}
+
 void bind_request(py::module_& m) {
   py::class_<SamplingParams>(m, "SamplingParams")
       .def(py::init(&make_sampling_params), py::kw_only(), py::arg("temperature"), py::arg("top_p"), py::arg("top_k"),
@@ -254,13 +278,18 @@ void bind_request(py::module_& m) {
            py::arg("end_token_ids") = py::tuple(), py::arg("bad_words") = py::tuple(),
            py::arg("num_prompt_logprobs") = py::none(), py::arg("beam_width") = py::none(),
            py::arg("length_penalty") = 1.0, py::arg("early_stopping") = false, py::arg("num_candidates") = 0,
-           py::arg("has_stop_strings") = false);
+           py::arg("has_stop_strings") = false)
+      .def_property_readonly("scores_prompt",
+                             [](const SamplingParams& params) { return params.num_prompt_logprobs.has_value(); })
+      .def_property_readonly("beams", &beams_of);
 
   py::enum_<FinishReason>(m, "FinishReason")
       .value("STOP", FinishReason::kStop)
       .value("LENGTH", FinishReason::kLength)
       .value("ABORT", FinishReason::kAbort)
-      .value("ERROR", FinishReason::kError);
+      .value("ERROR", FinishReason::kError)
+      .value("DEADLINE", FinishReason::kDeadline)
+      .value("QUEUE_TIMEOUT", FinishReason::kQueueTimeout);
 
   py::enum_<EventKind>(m, "EventKind")
       .value("SAMPLE", EventKind::kSample)
@@ -293,6 +322,7 @@ void bind_plan(py::module_& m) {
   py::class_<SchedulerOutput>(m, "SchedulerOutput")
       .def_property_readonly("scheduled", &scheduled_rows)
       .def_property_readonly("scheduled_sequences", &scheduled_sequences)
+      .def_property_readonly("result_counts", &result_counts)
       .def_property_readonly("copies", &copy_rows)
       .def_readonly("preempted", &SchedulerOutput::preempted)
       .def_readonly("swapped_out", &SchedulerOutput::swapped_out)
@@ -316,7 +346,17 @@ void bind_plan(py::module_& m) {
       .def_readonly("num_prefix_tokens_found", &SchedulerStats::num_prefix_tokens_found)
       .def_readonly("num_partial_prefix_blocks", &SchedulerStats::num_partial_prefix_blocks)
       .def_readonly("num_cached_blocks_evicted", &SchedulerStats::num_cached_blocks_evicted)
+      .def_readonly("num_prefix_blocks_demoted", &SchedulerStats::num_prefix_blocks_demoted)
+      .def_readonly("num_prefix_blocks_promoted", &SchedulerStats::num_prefix_blocks_promoted)
+      .def_readonly("num_host_prefix_tokens_found", &SchedulerStats::num_host_prefix_tokens_found)
+      .def_readonly("num_host_cached_blocks_evicted", &SchedulerStats::num_host_cached_blocks_evicted)
       .def_readonly("num_pins_released", &SchedulerStats::num_pins_released);
+
+  py::class_<RequestCost>(m, "RequestCost", "What preemptions have cost one request. Read-only.")
+      .def_readonly("num_preemptions", &RequestCost::num_preemptions)
+      .def_readonly("num_tokens_recomputed", &RequestCost::num_tokens_recomputed)
+      .def_readonly("num_blocks_swapped_out", &RequestCost::num_blocks_swapped_out)
+      .def_readonly("num_blocks_swapped_in", &RequestCost::num_blocks_swapped_in);
 
   m.def("copy_blocks", &run_copies, py::arg("plan"), py::arg("device"), py::arg("host"),
         "Runs the plan's block copies in order; the bytes copied. Releases the GIL.");

@@ -30,6 +30,11 @@ py::array_t<std::int32_t> cached_free_blocks(const Scheduler& scheduler) {
   return py::array_t<std::int32_t>(std::ssize(blocks), blocks.data());
 }
 
+py::array_t<std::int32_t> cached_free_host_blocks(const Scheduler& scheduler) {
+  const std::vector<BlockId> blocks = scheduler.kv_cache().host_pool().cached_free_blocks();
+  return py::array_t<std::int32_t>(std::ssize(blocks), blocks.data());
+}
+
 }  // namespace
 
 void bind_prefixes(py::module_& m, py::class_<Scheduler>& scheduler) {
@@ -46,6 +51,9 @@ void bind_prefixes(py::module_& m, py::class_<Scheduler>& scheduler) {
       .def("pins", &Scheduler::pins)
       .def("reset_prefix_cache", &Scheduler::reset_prefix_cache)
       .def("cached_free_blocks", &cached_free_blocks)
+      .def("cached_free_host_blocks", &cached_free_host_blocks)
+      .def_property_readonly("num_cached_host_blocks",
+                             [](const Scheduler& s) { return s.kv_cache().num_cached_host_blocks(); })
       .def_property_readonly("num_logical_blocks", &Scheduler::num_logical_blocks)
       .def_property_readonly("num_held_blocks", &Scheduler::num_physical_blocks);
 }

@@ -50,7 +50,9 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
                                           const py::object& num_host_blocks,
                                           const std::optional<SchedulerPolicy>& policy,
                                           const py::object& prefix_caching, const py::object& max_pinned_blocks,
-                                          const py::object& prefix_hash_mask) {
+                                          const py::object& prefix_hash_mask,
+                                          const std::optional<PreemptionCosts>& costs,
+                                          const py::object& host_prefix_tier, const py::object& max_cache_events) {
   SchedulerConfig config;
   config.num_blocks = int_arg<std::int32_t>(num_blocks, "num_blocks");
   config.block_size = int_arg<std::int32_t>(block_size, "block_size");
@@ -63,12 +65,16 @@ std::unique_ptr<Scheduler> make_scheduler(const py::object& num_blocks, const py
   config.prefix_caching = bool_arg(prefix_caching, "prefix_caching");
   config.max_pinned_blocks = int_arg<std::int32_t>(max_pinned_blocks, "max_pinned_blocks");
   config.prefix_hash_mask = int_arg<std::uint64_t>(prefix_hash_mask, "prefix_hash_mask");
+  config.costs = costs.value_or(PreemptionCosts{});
+  config.host_prefix_tier = bool_arg(host_prefix_tier, "host_prefix_tier");
+  config.max_cache_events = int_arg<std::int64_t>(max_cache_events, "max_cache_events");
   return std::make_unique<Scheduler>(config);
 }
 
 void add(Scheduler& scheduler, const py::object& group_id, const py::object& prompt_token_ids,
          const SamplingParams& sampling, const py::object& max_tokens, const py::object& stop_token_ids,
-         const py::object& num_samples, const std::string& cache_root, const py::object& skip_prefix_cache) {
+         const py::object& num_samples, const std::string& cache_root, const py::object& skip_prefix_cache,
+         const py::object& priority, const py::object& deadline_ns, const py::object& queue_deadline_ns) {
   NewRequest request;
   request.id = int_arg<GroupId>(group_id, "group_id");
   request.prompt_token_ids = token_ids_arg(prompt_token_ids, "prompt_token_ids");
@@ -78,6 +84,9 @@ void add(Scheduler& scheduler, const py::object& group_id, const py::object& pro
   request.num_samples = int_arg<std::int32_t>(num_samples, "num_samples");
   request.cache_root = cache_root;
   request.skip_prefix_cache = bool_arg(skip_prefix_cache, "skip_prefix_cache");
+  request.priority = int_arg<std::int32_t>(priority, "priority");
+  request.deadline = int_arg<Nanoseconds>(deadline_ns, "deadline_ns");
+  request.queue_deadline = int_arg<Nanoseconds>(queue_deadline_ns, "queue_deadline_ns");
   scheduler.add(std::move(request));
 }
 
@@ -150,6 +159,10 @@ void bind_sizes(py::class_<Scheduler>& scheduler) {
             return s.group(int_arg<GroupId>(id, "group_id")).num_preemptions;
           },
           py::arg("group_id"))
+      .def(
+          "request_cost",
+          [](const Scheduler& s, const py::object& id) { return s.request_cost(int_arg<GroupId>(id, "group_id")); },
+          py::arg("group_id"))
       .def("check_invariants", &Scheduler::check_invariants);
 }
 
@@ -163,10 +176,12 @@ void bind_scheduler(py::module_& m) {
            py::arg("max_num_seqs"), py::arg("max_num_batched_tokens"), py::arg("max_model_len"),
            py::arg("max_num_rows") = 0, py::arg("num_host_blocks") = 0, py::arg("policy") = py::none(),
            py::arg("prefix_caching") = false, py::arg("max_pinned_blocks") = 0,
-           py::arg("prefix_hash_mask") = ~std::uint64_t{0})
+           py::arg("prefix_hash_mask") = ~std::uint64_t{0}, py::arg("costs") = py::none(),
+           py::arg("host_prefix_tier") = false, py::arg("max_cache_events") = 0)
       .def("add", &add, py::arg("group_id"), py::arg("prompt_token_ids"), py::arg("sampling"), py::arg("max_tokens"),
            py::arg("stop_token_ids"), py::arg("num_samples") = 1, py::arg("cache_root") = "",
-           py::arg("skip_prefix_cache") = false)
+           py::arg("skip_prefix_cache") = false, py::arg("priority") = 0, py::arg("deadline_ns") = kNoDeadline,
+           py::arg("queue_deadline_ns") = kNoDeadline)
       .def(
           "abort", [](Scheduler& s, const py::object& id) { return s.abort(int_arg<GroupId>(id, "group_id")); },
           py::arg("group_id"))
@@ -190,7 +205,9 @@ void bind_scheduler(py::module_& m) {
           py::arg("group_id"), py::arg("sequence_id"))
       .def("preempt", &preempt, py::arg("group_id"), py::arg("mode"))
       .def("reset", &Scheduler::reset)
-      .def("schedule", &Scheduler::schedule, NoGil())
+      .def("schedule", py::overload_cast<>(&Scheduler::schedule), NoGil())
+      .def("schedule", py::overload_cast<Nanoseconds>(&Scheduler::schedule), py::arg("now_ns"), NoGil())
+      .def("set_costs", &Scheduler::set_costs, py::arg("costs"))
       .def(
           "update",
           [](Scheduler& s, const SchedulerOutput& plan, const SamplerOutput& result) {
@@ -204,6 +221,9 @@ void bind_scheduler(py::module_& m) {
       .def("update_tokens", &update_tokens, py::arg("plan"), py::arg("token_ids"));
   bind_sizes(scheduler);
   bind_prefixes(m, scheduler);
+  bind_snapshot(m, scheduler);
+  bind_recording(scheduler);
+  bind_quarantine(m, scheduler);
   bind_batch(m);
 }
 

@@ -17,6 +17,7 @@
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/base/tensor_view.h"
+#include "fastpaged/ops/kv_codes.h"
 
 namespace fastpaged::bindings {
 
@@ -71,6 +72,10 @@ inline const char* python_name(DType dtype) {
       return "uint16 (bfloat16 bits)";
     case DType::kInt32:
       return "int32";
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+    case DType::kInt8:
+      return "uint8 (8-bit codes and their scales)";
   }
   return "?";
 }
@@ -93,6 +98,10 @@ inline bool matches(const Py_buffer& buffer, DType dtype) {
       return format == "H";
     case DType::kInt32:
       return format == "i" || format == "l";
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+    case DType::kInt8:
+      return format == "B";
   }
   return false;
 }
@@ -130,6 +139,13 @@ class TensorArg {
   // Of either activation dtype: which of them fits is for the op to say.
   static TensorArg activations(pybind11::handle object, const char* name, Access access = Access::kRead) {
     return {object, name, {DType::kBFloat16, DType::kFloat32}, access};
+  }
+
+  // Of the KV cache: activations where kv_cache_dtype is "auto", else the bytes of an 8-bit dtype.
+  static TensorArg kv_cache(pybind11::handle object, const char* name, const std::string& kv_cache_dtype,
+                            Access access) {
+    return kv_cache_dtype == "auto" ? activations(object, name, access)
+                                    : TensorArg(object, name, kv_code_dtype(kv_cache_dtype), access);
   }
 
   [[nodiscard]] const TensorView& view() const { return view_; }

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
         InvalidRequestError,
         ModelFormatError,
         ModelNotFoundError,
+        QueueOverflowError,
         RequestLostError,
         StepFailedError,
         UnsupportedFeatureError,
     )
+    from fastpaged.kv_events import AllBlocksCleared, BlockMoved, BlockRemoved, BlockStored, KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.llm import LLM
     from fastpaged.outputs import (
         BeamSearchOutput,
@@ -42,12 +45,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "AllBlocksCleared",
     "AsyncEngineArgs",
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "BlockMoved",
+    "BlockRemoved",
+    "BlockStored",
     "CompletionOutput",
     "EngineArgs",
     "EngineBusyError",
@@ -56,11 +63,14 @@ __all__ = [
     "EngineDeadError",
     "FastpagedError",
     "InvalidRequestError",
+    "KVEvents",
+    "KVSnapshot",
     "LLMEngine",
     "Logprob",
     "ModelFormatError",
     "ModelNotFoundError",
     "PinnedPrefix",
+    "QueueOverflowError",
     "RequestLostError",
     "RequestMetrics",
     "RequestOutput",
@@ -87,6 +97,10 @@ def _home(name: str) -> str:
             return "fastpaged.engine.llm_engine"
         case "PinnedPrefix":
             return "fastpaged.engine.pinned_prefixes"
+        case "KVSnapshot":
+            return "fastpaged.kv_snapshot"
+        case "KVEvents" | "BlockStored" | "BlockRemoved" | "BlockMoved" | "AllBlocksCleared":
+            return "fastpaged.kv_events"
         case "EngineArgs" | "EngineConfig":
             return "fastpaged.config"
         case "BeamSearchParams":

@@ -14,14 +14,26 @@ from fastpaged._core_machine import MatrixProbe as MatrixProbe
 from fastpaged._core_machine import OpTime as OpTime
 from fastpaged._core_machine import matrix_dtypes as matrix_dtypes
 from fastpaged._core_machine import measure_read as measure_read
+from fastpaged._core_plan import Batch as Batch
 from fastpaged._core_plan import EventKind as EventKind
 from fastpaged._core_plan import FinishReason as FinishReason
+from fastpaged._core_plan import PreemptionCosts as PreemptionCosts
+from fastpaged._core_plan import Quarantine as Quarantine
+from fastpaged._core_plan import RequestCost as RequestCost
 from fastpaged._core_plan import SamplingParams as SamplingParams
 from fastpaged._core_plan import SchedulerOutput as SchedulerOutput
 from fastpaged._core_plan import SchedulerPolicy as SchedulerPolicy
 from fastpaged._core_plan import SchedulerStats as SchedulerStats
 from fastpaged._core_plan import SequenceEvent as SequenceEvent
 from fastpaged._core_plan import StepEvents as StepEvents
+from fastpaged._core_snapshot import BlockBill as BlockBill
+from fastpaged._core_snapshot import CacheEvent as CacheEvent
+from fastpaged._core_snapshot import KVSnapshot as KVSnapshot
+from fastpaged._core_snapshot import PinnedPrefix as PinnedPrefix
+from fastpaged._core_snapshot import PinUse as PinUse
+from fastpaged._core_snapshot import RequestUse as RequestUse
+from fastpaged._core_snapshot import SlotSplit as SlotSplit
+from fastpaged._core_snapshot import TierUse as TierUse
 
 __version__: str
 
@@ -47,6 +59,7 @@ class CpuDevice:
 
 Activations = npt.NDArray[np.uint16] | npt.NDArray[np.float32]  # in an activation dtype: bfloat16 bits, or float32
 Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int32]
 
 class PackedLinear:
@@ -124,16 +137,20 @@ def rotary_cache_write(
     positions: Ints | None,
     slot_mapping: Ints,
     cos_sin: Floats | None,
-    kv_cache: Activations,
+    kv_cache: Activations | Bytes,
     q: Activations,
     q_norm: Floats | None = None,
     k_norm: Floats | None = None,
     norm_eps: float = 0.0,
-) -> None: ...
+    kv_cache_dtype: str = "auto",
+) -> None:
+    """kv_cache: [num_blocks, 2, num_kv_heads, block_size, head_dim], of an 8-bit kv_cache_dtype as bytes
+    [num_blocks, 2, num_kv_heads, block_size * (head_dim + 4)]."""
+
 def paged_attention(
     device: CpuDevice,
     q: Activations,
-    kv_cache: Activations,
+    kv_cache: Activations | Bytes,
     query_start: Ints,
     context_lens: Ints,
     block_tables: Ints,
@@ -142,7 +159,10 @@ def paged_attention(
     soft_cap: float = 0.0,
     window: int = 0,
     alibi_slopes: Floats | None = None,
-) -> None: ...
+    kv_cache_dtype: str = "auto",
+) -> None:
+    """kv_cache: as rotary_cache_write."""
+
 def soft_cap(device: CpuDevice, x: Floats, cap: float) -> None: ...
 def add(device: CpuDevice, x: Floats, y: Floats) -> None: ...
 def gather_rows(device: CpuDevice, x: Floats, rows: Ints, out: Floats) -> None: ...
@@ -196,8 +216,9 @@ class ModelGraph:
         """x += y, in place: by the last node, if that is the linear that computes y. Then y is not there."""
     def gather_rows(self, x: int, out: int) -> None: ...
     def finalize(self, output: int, max_num_tokens: int, max_num_samples: int) -> None: ...
-    def bind_kv_cache(self, kv_cache: Activations) -> None:
-        """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]"""
+    def bind_kv_cache(self, kv_cache: Activations | Bytes, kv_cache_dtype: str = "auto") -> None:
+        """[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] of the graph's dtype; of "fp8_e4m3",
+        "fp8_e5m2" or "int8" bytes [num_blocks, num_layers, 2, num_kv_heads, block_size * (head_dim + 4)]."""
     def start(self, thread: StepThread, sampler: Sampler, batch: Batch) -> None:
         """Has the thread run the batch and sample its rows; returns at once."""
     def run(self, batch: Batch) -> None:
@@ -224,7 +245,7 @@ class ModelGraph:
 
 # ---- what the scheduler takes and gives (bind_plan.cc; more of it in _core_plan.pyi)
 
-def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -> int:
+def copy_blocks(plan: SchedulerOutput, device: Activations | Bytes, host: Activations | Bytes) -> int:
     """Runs the plan's copies in order between the memory of the two tiers; returns the bytes copied. Releases the GIL.
 
     device, host: of one dtype, writable, C-contiguous, the block as the first axis, with the same bytes per block. Not
@@ -232,25 +253,6 @@ def copy_blocks(plan: SchedulerOutput, device: Activations, host: Activations) -
     """
 
 # ---- scheduler (bind_scheduler.cc)
-
-class Batch:
-    """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
-
-    token_ids: Final[npt.NDArray[np.int32]]
-    positions: Final[npt.NDArray[np.int32]]
-    slot_mapping: Final[npt.NDArray[np.int32]]
-    query_start: Final[npt.NDArray[np.int32]]
-    context_lens: Final[npt.NDArray[np.int32]]
-    block_tables: Final[npt.NDArray[np.int32]]
-    sample_rows: Final[npt.NDArray[np.int32]]
-
-class PinnedPrefix:
-    """num_blocks: that its tokens fill, and that count in max_pinned_blocks; it holds the first num_held_blocks."""
-
-    id: Final[int]
-    num_tokens: Final[int]
-    num_blocks: Final[int]
-    num_held_blocks: Final[int]
 
 class Scheduler:
     """Not thread-safe: one call at a time, though some release the GIL.
@@ -274,10 +276,14 @@ class Scheduler:
         prefix_caching: bool = False,
         max_pinned_blocks: int = 0,
         prefix_hash_mask: int = ...,
+        costs: PreemptionCosts | None = None,
+        host_prefix_tier: bool = False,
+        max_cache_events: int = 0,
     ) -> None:
         """max_num_rows: of logits in one step, at least max_num_seqs; prompts whose logprobs are wanted go in chunks
         of the rows above it, each beside one of its own. 0 is no limit.
-        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks."""
+        prefix_hash_mask: for tests, the bits that count of the hashes by which the prefix cache finds blocks.
+        max_cache_events: kept until they are taken; 0: none."""
     def add(
         self,
         group_id: int,
@@ -288,6 +294,9 @@ class Scheduler:
         num_samples: int = 1,
         cache_root: str = "",
         skip_prefix_cache: bool = False,
+        priority: int = 0,
+        deadline_ns: int = ...,
+        queue_deadline_ns: int = ...,
     ) -> None:
         """cache_root: cached blocks are shared among requests of the same one alone. skip_prefix_cache: takes nothing
         from the prefix cache; others may still take what it computes.
@@ -318,8 +327,13 @@ class Scheduler:
     def reset_prefix_cache(self) -> None:
         """Nothing is cached any more, nor will be what is computed already. Requests go on; pins stay, and hold
         nothing."""
-    def schedule(self) -> SchedulerOutput:
-        """A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
+    def set_costs(self, costs: PreemptionCosts) -> None:
+        """For preemption_mode "auto", from now on."""
+    def schedule(self, now_ns: int = ...) -> SchedulerOutput:
+        """now_ns: the time by the clock that deadlines are given in; it must not go back, and stands still where it is
+        not given.
+
+        A plan that was never updated is planned anew, and requests whose blocks it copied are recomputed. Releases
         the GIL."""
     def update(self, plan: SchedulerOutput, result: SamplerOutput) -> StepEvents:
         """Events of this step: first the sequences that ended while planning, then one per sequence with a row of
@@ -327,6 +341,18 @@ class Scheduler:
     def update_tokens(self, plan: SchedulerOutput, token_ids: Sequence[int | None]) -> list[SequenceEvent]:
         """update() with tokens from elsewhere, plan.num_results of them; None for a row whose logits held a NaN. The
         token of a row that scores the prompt is not looked at."""
+    def update_rows(
+        self,
+        plan: SchedulerOutput,
+        token_ids: Sequence[int],
+        failed_rows: Sequence[int] = ...,
+        candidates: Sequence[Sequence[tuple[int, float]]] = ...,
+    ) -> StepEvents:
+        """The same where there may be beams. candidates: (token, logprob) of each row, best first; none if there are no
+        beams."""
+    def cached_blocks(self) -> tuple[Ints, Ints, Ints]:
+        """What the prefix cache has, in order of block: blocks [n], parents [n], tokens [n, block_size]. A parent is a
+        block, or a root: -1, -2, ..."""
     def has_unfinished(self) -> bool: ...
     num_waiting: Final[int]
     num_running: Final[int]
@@ -335,19 +361,33 @@ class Scheduler:
     num_free_blocks: Final[int]
     num_host_blocks: Final[int]
     num_free_host_blocks: Final[int]
-    def free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that hold nothing, in the order in which they would be taken; a copy."""
-    def cached_free_blocks(self) -> npt.NDArray[np.int32]:
-        """Those that the prefix cache would lose, in this order, once no others are left; a copy."""
+    def free_blocks(self) -> npt.NDArray[np.int32]: ...  # that hold nothing, in the order they would be taken in
+    def cached_free_blocks(self) -> npt.NDArray[np.int32]: ...  # that the prefix cache would lose next, in that order
     num_logical_blocks: Final[int]
     num_held_blocks: Final[int]
     def free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    def cached_free_host_blocks(self) -> npt.NDArray[np.int32]: ...
+    num_cached_host_blocks: Final[int]
     @property
     def stats(self) -> SchedulerStats:
         """As they are now: a copy."""
     def sequences(self, group_id: int) -> list[int]:
         """Sequence ids of a request's branches, the oldest first."""
     def num_preemptions(self, group_id: int) -> int: ...
+    def snapshot(self) -> KVSnapshot:
+        """Read off the tables now. Releases the GIL."""
+    def slot_splits(self) -> tuple[SlotSplit, SlotSplit]:
+        """The snapshot's of device and host, alone."""
+    def take_cache_events(self) -> tuple[list[CacheEvent], int]:
+        """Those since the last time, and how many older ones were dropped beyond max_cache_events."""
+    max_cache_events: Final[int]
+    def request_cost(self, group_id: int) -> RequestCost:
+        """Also of one that has ended, at least until the update() after the one that has said so; else nothing."""
+    def quarantine(self) -> Quarantine:
+        """After a broken invariant: fails those it concerns, drops the plan. If nothing is wrong, nothing changes."""
+    num_quarantined_blocks: Final[int]
+    def _give_back_too_early(self, group_id: int) -> None:
+        """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""
     def check_invariants(self) -> None: ...
 
 class BatchBuilder:

@@ -4,18 +4,26 @@ no module of this name exists at run time."""
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 class SchedulerPolicy:
     """All that scheduling policies differ in. Read-only; the defaults are the engine's.
 
     preemption_mode: what becomes of a preempted request's K and V. "recompute": forgotten, and computed again as one
         prompt. "swap": copied to the host pool and back; recomputed where that has no room. "by_branches": recompute a
-        request of one sequence, swap one of several.
+        request of one sequence, swap one of several. "auto": what costs less for each, by PreemptionCosts.
     chunked_prefill: whether a prompt may be computed over several steps.
     long_prefill_token_threshold: most tokens of one sequence in one step; 0 is no limit.
     watermark: share of the pool's blocks, in [0, 1), that stay free when a request is let in beside others.
     counts_running_needs: who is let in leaves room for all that running requests still lack of their known tokens.
     block_per_branch: a branch counts as one more block where growth is concerned, needed or not.
     swapped_before_waiting: swapped requests come back before any waiting one is looked at.
+    resume_grace_steps: a request that came back after a preemption keeps its blocks for so many steps; 0 is none.
+    by_priority: the line is in order of priority, smaller first, then of arrival; a strictly better priority preempts.
+    ageing_steps: with by_priority, who has waited for so many steps goes first; 0: nobody ages.
+    prefill_share: most tokens in a step of prompts that it does not complete, while others decode or could come in; 0
+        is no limit.
     """
 
     def __init__(
@@ -28,6 +36,10 @@ class SchedulerPolicy:
         counts_running_needs: bool = True,
         block_per_branch: bool = False,
         swapped_before_waiting: bool = False,
+        resume_grace_steps: int = 0,
+        by_priority: bool = False,
+        ageing_steps: int = 0,
+        prefill_share: int = 0,
     ) -> None: ...
     @staticmethod
     def paper_2023() -> SchedulerPolicy:
@@ -39,6 +51,39 @@ class SchedulerPolicy:
     counts_running_needs: Final[bool]
     block_per_branch: Final[bool]
     swapped_before_waiting: Final[bool]
+    resume_grace_steps: Final[int]
+    by_priority: Final[bool]
+    ageing_steps: Final[int]
+    prefill_share: Final[int]
+
+class PreemptionCosts:
+    """What moving and computing cost, in seconds; for preemption_mode "auto"."""
+
+    def __init__(
+        self, *, seconds_per_token: float = 0.0, seconds_per_block_out: float = 0.0, seconds_per_block_in: float = 0.0
+    ) -> None: ...
+    seconds_per_token: Final[float]
+    seconds_per_block_out: Final[float]
+    seconds_per_block_in: Final[float]
+
+class RequestCost:
+    """What preemptions have cost one request. Read-only. Copied blocks, not entries of tables."""
+
+    num_preemptions: Final[int]
+    num_tokens_recomputed: Final[int]
+    num_blocks_swapped_out: Final[int]
+    num_blocks_swapped_in: Final[int]
+
+class Quarantine:
+    """What was wrong after a broken invariant, a line each, and who had to go for it. Read-only.
+
+    found: empty if nothing was wrong. failed: group ids of requests that have gone, with no event. events: of the
+        others, from an update() that raised, whose rows are those of the result it was given.
+    """
+
+    found: Final[list[str]]
+    failed: Final[list[int]]
+    events: Final[StepEvents]
 
 class SchedulerStats:
     """What preemption and sharing have cost since the scheduler was made, plans that were never carried out included.
@@ -46,7 +91,11 @@ class SchedulerStats:
     num_preemptions: of requests, by either means. num_tokens_recomputed: counted when they have been computed again.
     num_prefix_tokens_*: of prompts let in for the first time; what comes back after a preemption is not among them.
     num_partial_prefix_blocks: copied because their beginning alone was found; they are in num_blocks_copied_on_write,
-        too. num_cached_blocks_evicted: handed out with what they held. num_pins_released: for want of room.
+        or in num_prefix_blocks_promoted, too. num_cached_blocks_evicted: handed out with what they held, which may live
+        on on the host. num_pins_released: for want of room.
+    num_blocks_swapped_*: of requests. What the prefix cache has copied between the tiers is beside them:
+        num_prefix_blocks_demoted to the host when the device evicted it, num_prefix_blocks_promoted back when it was
+        found. num_host_prefix_tokens_found: of num_prefix_tokens_found. num_host_cached_blocks_evicted: for good.
     """
 
     num_preemptions: Final[int]
@@ -60,6 +109,10 @@ class SchedulerStats:
     num_prefix_tokens_found: Final[int]
     num_partial_prefix_blocks: Final[int]
     num_cached_blocks_evicted: Final[int]
+    num_prefix_blocks_demoted: Final[int]
+    num_prefix_blocks_promoted: Final[int]
+    num_host_prefix_tokens_found: Final[int]
+    num_host_cached_blocks_evicted: Final[int]
     num_pins_released: Final[int]
 
 class SamplingParams:
@@ -94,15 +147,21 @@ class SamplingParams:
             beam_width. has_stop_strings: Scheduler.finish_beams() says after each step which beams have stopped, and
             only then is it asked whether the search is over.
         """
+    scores_prompt: Final[bool]
+    @property
+    def beams(self) -> dict[str, int | float | bool | str] | None:
+        """The arguments from beam_width on; None without one."""
 
 class FinishReason:
-    """Enum: STOP, LENGTH, ABORT, ERROR."""
+    """Enum: STOP, LENGTH, ABORT, ERROR, DEADLINE, QUEUE_TIMEOUT."""
 
     __members__: dict[str, FinishReason]
     STOP: FinishReason
     LENGTH: FinishReason
     ABORT: FinishReason
     ERROR: FinishReason
+    DEADLINE: FinishReason
+    QUEUE_TIMEOUT: FinishReason
     name: Final[str]
 
 class EventKind:
@@ -155,6 +214,9 @@ class SchedulerOutput:
     def scheduled_sequences(self) -> list[int]:
         """The sequence ids, in the order of scheduled."""
     @property
+    def result_counts(self) -> list[tuple[int, int]]:
+        """(scores, draws) of each: how many of the sampler's results are its own, in that order."""
+    @property
     def copies(self) -> list[tuple[str, int, int, int]]:
         """(kind, source, destination, num_blocks), to be run in this order before anything is computed; kind is
         "swap_out" (device to host), "swap_in" (host to device) or "copy_on_write" (device to device)."""
@@ -179,3 +241,14 @@ class SchedulerOutput:
     def num_results(self) -> int:
         """Of the sampler, as update() wants them: one for each row, but one for each of a request's samples where they
         are all drawn from the prompt's last row."""
+
+class Batch:
+    """A step's flat int32 arrays, as read-only numpy views valid until the builder's next build()."""
+
+    token_ids: Final[npt.NDArray[np.int32]]
+    positions: Final[npt.NDArray[np.int32]]
+    slot_mapping: Final[npt.NDArray[np.int32]]
+    query_start: Final[npt.NDArray[np.int32]]
+    context_lens: Final[npt.NDArray[np.int32]]
+    block_tables: Final[npt.NDArray[np.int32]]
+    sample_rows: Final[npt.NDArray[np.int32]]

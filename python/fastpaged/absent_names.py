@@ -47,7 +47,6 @@ OF_ASYNC_LLM_ENGINE: Mapping[str, str] = {
     "remove_lora": _NO_ADAPTERS,
     "list_loras": _NO_ADAPTERS,
     "pin_lora": _NO_ADAPTERS,
-    "check_admission": "the queue has no limit, and generate() refuses what can never run",
     "add_request": "generate() queues a request and yields its outputs",
     "get_metrics": _NO_METRICS,
     "do_log_stats": _NO_METRICS,

@@ -31,6 +31,11 @@ class EngineClosedError(FastpagedError, RuntimeError):
     """The engine was used after close()."""
 
 
+class QueueOverflowError(FastpagedError, RuntimeError):
+    """So many requests wait already that one more is not taken. Nothing was changed; the same request may be tried
+    again a moment later."""
+
+
 class EngineBusyError(FastpagedError, RuntimeError):
     """Two threads used at the same time what one thread may use."""
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fastpaged.absent_names import OF_LLM, SaysWhyAbsent
 from fastpaged.beam_search_params import BeamSearchParams
 from fastpaged.config import EngineArgs
 from fastpaged.engine.admission import checked_salt
+from fastpaged.engine.call_arguments import (
+    as_conversations,
+    as_prompt_list,
+    at_index,
+    params_per_prompt,
+    terms_per_prompt,
+)
 from fastpaged.engine.chat_prompt import chat_prompt
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.llm_engine import LLMEngine
@@ -20,14 +25,17 @@ from fastpaged.errors import EngineClosedError, InvalidRequestError, RequestLost
 from fastpaged.outputs import BeamSearchOutput
 from fastpaged.param_checks import refusal
 from fastpaged.progress import ProgressBar, ProgressCallback
-from fastpaged.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from fastpaged.engine.admission import EngineRequest, Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
+    from fastpaged.kv_events import KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.outputs import RequestOutput
+    from fastpaged.sampling_params import SamplingParams
     from fastpaged.tokenizer import Tokenizer
     from fastpaged.tokenizer.chat_messages import ChatMessage
 
@@ -65,7 +73,9 @@ class LLM(SaysWhyAbsent):
         *,
         use_tqdm: bool | None = None,
         lora_request: None = None,
-        priority: None = None,
+        priority: int | Sequence[int] | None = None,
+        deadline: float | Sequence[float | None] | None = None,
+        queue_timeout: float | Sequence[float | None] | None = None,
     ) -> list[RequestOutput]:
         """Answers all prompts, batched together. Results are in input order.
 
@@ -74,14 +84,22 @@ class LLM(SaysWhyAbsent):
             one alone.
         sampling_params: one for all, or one per prompt; None is get_default_sampling_params().
         use_tqdm: show on stderr how many prompts are done; None: where stderr is a terminal.
-        lora_request, priority: None, for there are no adapters and no priorities.
+        lora_request: None, for there are no adapters.
+        priority: with scheduling_policy="priority": smaller is served first. deadline: seconds after which a request
+            ends with what it has. queue_timeout: seconds after which it ends if it has not begun; None: the engine's;
+            inf: never. Each is one for all prompts, or a list with one per prompt. A request whose time is up has
+            finish_reason "abort" and stop_reason "deadline" or "queue_timeout".
+
+        With a limit on the queue (max_num_queued_requests or _tokens), prompts that find no room in it wait in this
+        call, and their time begins when they are queued: a long list is no QueueOverflowError.
 
         Every result is whole, whatever output_kind says. A bad prompt raises InvalidRequestError naming its index, and
         nothing runs. An exception on the way (also KeyboardInterrupt) aborts these requests; the LLM stays usable.
         """
-        _refuse_extras(lora_request, priority)
+        _refuse_adapter(lora_request)
         bar = _bar(use_tqdm)
-        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        terms = (priority, deadline, queue_timeout)
+        requests = self._prepare_all(as_prompt_list(prompts), sampling_params, "prompts", terms)
         return self._answers(requests, bar)
 
     def chat(
@@ -97,6 +115,9 @@ class LLM(SaysWhyAbsent):
         cache_salt: str | None = None,
         use_tqdm: bool | None = None,
         lora_request: None = None,
+        priority: int | Sequence[int] | None = None,
+        deadline: float | Sequence[float | None] | None = None,
+        queue_timeout: float | Sequence[float | None] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or a list of them, put through the model's chat template; else as generate().
 
@@ -107,7 +128,7 @@ class LLM(SaysWhyAbsent):
         tools: descriptions of tools, for templates that know them. chat_template_kwargs: more names for the template.
         cache_salt: share prefixes with requests of the same one alone.
         """
-        _refuse_extras(lora_request, None)
+        _refuse_adapter(lora_request)
         bar = _bar(use_tqdm)
         tokenizer = self.get_tokenizer()
         arguments = {
@@ -119,13 +140,14 @@ class LLM(SaysWhyAbsent):
         }
         prompts: list[Prompt] = []
         salt = {} if cache_salt is None else {"cache_salt": checked_salt("cache_salt", cache_salt)}
-        conversations = _as_conversations(messages)
+        conversations = as_conversations(messages)
         for index, conversation in enumerate(conversations):
             try:
                 prompts.append({**chat_prompt(tokenizer, conversation, **arguments), **salt})
             except InvalidRequestError as error:
-                raise _at_index(error, "conversations", index, len(conversations)) from error
-        requests = self._prepare_all(prompts, sampling_params, "conversations")
+                raise at_index(error, "conversations", index, len(conversations)) from error
+        terms = (priority, deadline, queue_timeout)
+        requests = self._prepare_all(prompts, sampling_params, "conversations", terms)
         return self._answers(requests, bar)
 
     def beam_search(
@@ -136,18 +158,22 @@ class LLM(SaysWhyAbsent):
         use_tqdm: bool | None = None,
         lora_request: None = None,
         concurrency_limit: None = None,
+        priority: int | Sequence[int] | None = None,
+        deadline: float | Sequence[float | None] | None = None,
+        queue_timeout: float | Sequence[float | None] | None = None,
     ) -> list[BeamSearchOutput]:
         """The likeliest answers to each prompt, best first; else as generate().
 
         concurrency_limit: None, for the scheduler lets in as many searches as there is memory for.
         """
-        _refuse_extras(lora_request, None)
+        _refuse_adapter(lora_request)
         if concurrency_limit is not None:
             raise refusal("concurrency_limit", concurrency_limit, "None (memory is shared out by the scheduler)")
         if not isinstance(params, BeamSearchParams):
             raise InvalidRequestError(f"params must be a BeamSearchParams, got {type(params).__name__}")
         bar = _bar(use_tqdm)
-        requests = self._prepare_all(_as_prompt_list(prompts), params.sampling_params(), "prompts")
+        terms = (priority, deadline, queue_timeout)
+        requests = self._prepare_all(as_prompt_list(prompts), params.sampling_params(), "prompts", terms)
         return [
             BeamSearchOutput.of(output, self._prompt_text(output, params)) for output in self._answers(requests, bar)
         ]
@@ -158,11 +184,15 @@ class LLM(SaysWhyAbsent):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         lora_request: None = None,
-        priority: None = None,
+        priority: int | Sequence[int] | None = None,
+        deadline: float | Sequence[float | None] | None = None,
+        queue_timeout: float | Sequence[float | None] | None = None,
     ) -> list[str]:
-        """Checks and keeps what generate() would answer, for wait_for_completion(); returns the ids of the requests."""
-        _refuse_extras(lora_request, priority)
-        requests = self._prepare_all(_as_prompt_list(prompts), sampling_params, "prompts")
+        """Checks and keeps what generate() would answer, for wait_for_completion(), where its time begins; returns the
+        ids of the requests."""
+        _refuse_adapter(lora_request)
+        terms = (priority, deadline, queue_timeout)
+        requests = self._prepare_all(as_prompt_list(prompts), sampling_params, "prompts", terms)
         self._enqueued += requests
         return [request.request_id for request in requests]
 
@@ -173,13 +203,23 @@ class LLM(SaysWhyAbsent):
         requests, self._enqueued = self._enqueued, []
         return self._answers(requests, bar)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int | None = None,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
+    ) -> Iterator[RequestOutput]:
         """Yields after each step of the request, the last time finished: text and token_ids so far, or with output_kind
         DELTA what is new (maybe a token without a text); FINAL_ONLY yields once, and so do best_of and a beam search.
 
-        A bad prompt raises at the call, not at the first next(). Closing the iterator early aborts the request.
+        A bad prompt raises at the call, not at the first next(), where its time begins. Closing the iterator early
+        aborts the request. priority, deadline, queue_timeout: as for generate().
         """
-        return self._run(self._prepare_all([prompt], sampling_params, "prompts"), final_only=False)
+        terms = (priority, deadline, queue_timeout)
+        return self._run(self._prepare_all([prompt], sampling_params, "prompts", terms), final_only=False)
 
     def pin_prefix(self, prefix: Prefix, ttl: float | None = None, *, cache_salt: str | None = None) -> PinnedPrefix:
         """Keeps the KV blocks of what prompts begin with, computing it if need be, until it is unpinned.
@@ -216,6 +256,15 @@ class LLM(SaysWhyAbsent):
     def reset_prefix_cache(self) -> bool:
         """Forgets every cached prefix: True. Pinned ones stay pinned, and are kept again once they are computed."""
         return self._open_engine().reset_prefix_cache()
+
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory now: print() it, or see its fields and to_dict()."""
+        return self._open_engine().kv_snapshot()
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call, at most the last MAX_KV_EVENTS of it.
+        InvalidRequestError without kv_events=True."""
+        return self._open_engine().kv_events()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
@@ -267,18 +316,21 @@ class LLM(SaysWhyAbsent):
         prompts: Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         called: str,
+        terms: tuple[Any, Any, Any],
     ) -> list[EngineRequest]:
-        """called: what the caller calls the list of prompts."""
+        """called: what the caller calls the list of prompts. terms: as terms_per_prompt() takes them."""
         engine = self._open_engine()
         params = engine.default_sampling_params if sampling_params is None else sampling_params
+        own_params, own_terms = params_per_prompt(params, len(prompts)), terms_per_prompt(len(prompts), *terms)
         requests = []
-        for index, (prompt, own) in enumerate(zip(prompts, _params_per_prompt(params, len(prompts)), strict=True)):
+        for index, prompt in enumerate(prompts):
             while engine.has_request(str(self._next_request_id)):  # somebody's, added to the engine directly
                 self._next_request_id += 1
             try:
-                requests.append(engine.prepare(str(self._next_request_id), prompt, own))
+                request_id = str(self._next_request_id)
+                requests.append(engine.prepare(request_id, prompt, own_params[index], **own_terms[index]))
             except InvalidRequestError as error:
-                raise _at_index(error, called, index, len(prompts)) from error
+                raise at_index(error, called, index, len(prompts)) from error
             self._next_request_id += 1
         return requests
 
@@ -297,17 +349,14 @@ class LLM(SaysWhyAbsent):
     def _run(self, requests: list[EngineRequest], *, final_only: bool) -> Iterator[RequestOutput]:
         """Queues the requests, then steps the engine, and so everybody's requests, as the iterator is pulled."""
         inbox: deque[RequestOutput] = deque()
+        backlog = deque(requests)
         unfinished: set[str] = set()
         try:
-            for request in requests:
-                with DeferredSignals():
-                    self._open_engine().enqueue(request, final_only=final_only)
-                    self._inboxes[request.request_id] = inbox
-                    unfinished.add(request.request_id)
-            while unfinished:
+            while backlog or unfinished:
                 while not inbox:
+                    self._queue(backlog, unfinished, inbox, final_only=final_only)
                     self._step()
-                    if not inbox:
+                    if not inbox and unfinished:
                         self._check_not_lost(unfinished)
                 output = inbox.popleft()
                 if output.finished:
@@ -320,6 +369,18 @@ class LLM(SaysWhyAbsent):
                     self._inboxes.pop(request_id, None)
                     if self._engine is not None:
                         self._engine.abort_request(request_id)
+
+    def _queue(
+        self, backlog: deque[EngineRequest], unfinished: set[str], inbox: deque[RequestOutput], *, final_only: bool
+    ) -> None:
+        """As many as there is room for in the queue. What is in it already, whoever's, makes room as it is stepped."""
+        while backlog and self._open_engine().queue_overflow(len(backlog[0].prompt_token_ids)) is None:
+            with DeferredSignals():
+                request = backlog[0]
+                self._open_engine().enqueue(request, final_only=final_only)
+                self._inboxes[request.request_id] = inbox
+                unfinished.add(request.request_id)
+                backlog.popleft()
 
     def _step(self) -> None:
         with DeferredSignals():  # an output made is an output delivered, whoever's step it was
@@ -345,47 +406,6 @@ def _bar(use_tqdm: bool | None) -> ProgressBar | None:
     return ProgressBar(sys.stderr) if shown else None
 
 
-def _as_prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    if not isinstance(prompts, (list, tuple)):
-        raise InvalidRequestError(f"prompts must be a prompt or a list of prompts, got {type(prompts).__name__}")
-    if prompts and all(isinstance(item, Integral) for item in prompts):
-        return [cast("list[int]", prompts)]
-    return list(cast("Sequence[Prompt]", prompts))
-
-
-def _params_per_prompt(
-    sampling_params: SamplingParams | Sequence[SamplingParams], num_prompts: int
-) -> list[SamplingParams]:
-    if isinstance(sampling_params, SamplingParams):
-        return [sampling_params] * num_prompts
-    if not isinstance(sampling_params, (list, tuple)):
-        raise InvalidRequestError(
-            f"sampling_params must be a SamplingParams or a list of them, got {type(sampling_params).__name__}"
-        )
-    if len(sampling_params) != num_prompts:
-        raise InvalidRequestError(
-            f"sampling_params must be one for all prompts or one per prompt ({num_prompts}), got {len(sampling_params)}"
-        )
-    return list(sampling_params)
-
-
-def _as_conversations(
-    messages: Sequence[ChatMessage] | Sequence[Sequence[ChatMessage]],
-) -> list[Sequence[ChatMessage]]:
-    """A list whose items are all lists is one of conversations; any other is one conversation, right or wrong."""
-    if isinstance(messages, (list, tuple)) and messages and all(isinstance(item, (list, tuple)) for item in messages):
-        return list(cast("Sequence[Sequence[ChatMessage]]", messages))
-    return [cast("Sequence[ChatMessage]", messages)]
-
-
-def _refuse_extras(lora_request: object, priority: object) -> None:
+def _refuse_adapter(lora_request: object) -> None:
     if lora_request is not None:
         raise InvalidRequestError(f"lora_request must be None, for there are no adapters, got {lora_request!r:.80}")
-    if priority is not None:
-        raise InvalidRequestError(f"priority must be None, for there are no priorities yet, got {priority!r:.80}")
-
-
-def _at_index(error: InvalidRequestError, called: str, index: int, count: int) -> InvalidRequestError:
-    return error if count == 1 else InvalidRequestError(f"{called}[{index}]: {error}")

@@ -35,9 +35,10 @@ class CompletionOutput:
         immutable sequence that equals the list of these dicts and makes each when it is read: list() makes them all.
         dataclasses.asdict() leaves it as it is.
     finish_reason: None while running. "stop": an end-of-sequence token, a stop token or a stop string. "length":
-        max_tokens, the context, or the end of the KV pool. "abort": the caller's wish. "error": this request's own
-        computation failed.
-    stop_reason: what stopped it: the stop string, or the id of the stop token; None for end-of-sequence.
+        max_tokens, the context, or the end of the KV pool. "abort": the caller's wish, or time was up. "error": this
+        request's own computation failed.
+    stop_reason: what stopped it: the stop string, or the id of the stop token; None for end-of-sequence. "deadline" or
+        "queue_timeout": which time was up.
     index: which of the request's answers; of those with best_of > n or a beam search its rank, the best is 0.
     seed: the seed in use, drawn or given; None for an unseeded greedy request. A request with it and n = 1 has this
         answer too.
@@ -65,6 +66,8 @@ class RequestMetrics:
 
     num_generation_tokens: int  # of all branches, also those whose answers are not kept
     num_preemptions: int
+    num_tokens_recomputed: int  # computed once more after a preemption; what was found in the prefix cache was not
+    num_bytes_swapped: int  # of KV blocks, out to host memory and in again
     arrival_time: float
     queued_ts: float
     scheduled_ts: float | None

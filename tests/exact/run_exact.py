@@ -4,11 +4,13 @@ those in which all of it runs twice, the second time out of the prefix cache. So
 ones of four samples or four beams, on fewer ways.
 
     python tests/exact/run_exact.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf [--isa avx512 --requests 32]
+        [--kv-cache-dtype auto int8 fp8_e4m3]
 
 Without --isa every op table this CPU runs is checked in bfloat16, the slow ones with fewer and shorter requests, the
-emulated AMX only where there is no real one; then the best one in float32. Exits with 1 if any table differs anywhere,
-if a request was not preempted that should have been, or if the bytes swapped and the tokens recomputed are not what the
-scheduler says they are.
+emulated AMX only where there is no real one; then the best one in float32. All the same ways with a KV cache in 8 bits,
+where --kv-cache-dtype names one: on the best table (or those of --isa), with fewer requests. Exits with 1 if any table
+differs anywhere, if a request was not preempted that should have been, or if the bytes swapped and the tokens
+recomputed are not what the scheduler says they are.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
@@ -46,7 +48,28 @@ from fastpaged.tokenizer import load_tokenizer
 
 CHUNKS, BLOCK_SIZES, THREADS = (1, 7, 64), (1, 16, 128), (1, 2)
 MODES = ("swap", "recompute")
-SHORTER = {"scalar": (4, 40, 8), "avx2": (12, 100, 16)}  # requests, tokens of the longest prompt, tokens of an answer
+# Requests, tokens of the longest prompt, tokens of an answer.
+LONGEST_PROMPT, LONGEST_ANSWER = 200, 24
+SHORTER = {"scalar": (4, 40, 8), "avx2": (12, 100, 16)}
+MOST_IN_8_BITS = 12  # requests
+KV_CACHE_DTYPES = ("auto", "int8", "fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True)
+class Check:
+    """What to check on: kv_cache_dtype "auto" is that of dtype."""
+
+    isa: str
+    dtype: str
+    kv_cache_dtype: str
+    num_requests: int
+    max_prompt: int
+    max_tokens: int
+
+    @property
+    def name(self) -> str:
+        kinds = [self.dtype] * (self.dtype != "bfloat16") + [self.kv_cache_dtype] * (self.kv_cache_dtype != "auto")
+        return " ".join([self.isa, *kinds])
 
 
 def requests_for(gguf: str, count: int, max_prompt: int, max_tokens: int) -> list[Request]:
@@ -114,14 +137,14 @@ def not_preempted(outcome: Outcome, num_spared: int) -> str | None:
     return f"never preempted: requests {missed}" if missed else None
 
 
-def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, max_tokens: int) -> bool:
+def check_table(gguf: str, on: Check) -> bool:
     base = EngineConfig(
-        model=gguf, isa=isa, dtype=dtype, max_model_len=512, block_size=16, num_blocks=1024, max_num_seqs=32,
-        max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
+        model=gguf, isa=on.isa, dtype=on.dtype, kv_cache_dtype=on.kv_cache_dtype, max_model_len=512, block_size=16,
+        num_blocks=1024, max_num_seqs=32, max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
     )  # fmt: skip
+    name, count, max_prompt, max_tokens = on.name, on.num_requests, on.max_prompt, on.max_tokens
     requests = requests_for(gguf, count, max_prompt, max_tokens)
     pressed = make_pressed_requests(min(count, 8), load_tokenizer(gguf).vocab_size, max_tokens=16, seed=21)
-    name = isa if dtype == "bfloat16" else f"{isa} {dtype}"
     expected = alone(name, base, requests)
     same = check(name, requests, expected, unpreempted(base), num_spared=count)
     same = check(name, requests, expected, preempted_by_force(base), num_spared=0) and same
@@ -137,19 +160,33 @@ def check_table(gguf: str, isa: str, dtype: str, count: int, max_prompt: int, ma
     return check(name, pressed, expected, preempted_for_want_of_room(base, pressed), num_spared=1) and same
 
 
+def checks(isas: list[str] | None, num_requests: int, kv_cache_dtypes: list[str]) -> Iterator[Check]:
+    """isas: None for all of this CPU, of which the best is the first."""
+    supported = _core.supported_isas()
+    best = (isas or supported)[0]
+    longest = (LONGEST_PROMPT, LONGEST_ANSWER)
+    for kind in kv_cache_dtypes:
+        if kind != "auto":
+            for isa in isas or [best]:
+                yield Check(isa, "bfloat16", kind, min(num_requests, MOST_IN_8_BITS), *longest)
+            continue
+        skipped = "amx_emulated" if "amx" in supported else None
+        for isa in isas or [isa for isa in supported if isa != skipped]:
+            size = (num_requests, *longest)
+            yield Check(isa, "bfloat16", kind, *(size if isas else SHORTER.get(isa, size)))
+        yield Check(best, "float32", kind, 8, 60, 8)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gguf", required=True)
     parser.add_argument("--isa", choices=_core.supported_isas(), action="append")
     parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, nargs="+", default=["auto"])
     args = parser.parse_args()
     same = True
-    supported = _core.supported_isas()
-    skipped = "amx_emulated" if "amx" in supported else None
-    for isa in args.isa or [isa for isa in supported if isa != skipped]:
-        size = (args.requests, 200, 24) if args.isa else SHORTER.get(isa, (args.requests, 200, 24))
-        same = check_table(args.gguf, isa, "bfloat16", *size) and same
-    same = check_table(args.gguf, (args.isa or supported)[0], "float32", 8, 60, 8) and same
+    for on in checks(args.isa, args.requests, args.kv_cache_dtype):
+        same = check_table(args.gguf, on) and same
     print("bit-equal everywhere" if same else "DIFFERENCES FOUND")
     return 0 if same else 1
 

@@ -1,7 +1,7 @@
 """The seeded faults: each is one small mistake that a person could make, as an exact replacement of text.
 
 First the ten that were promised for the core; then further ways to go wrong at the same places, and what sharing of
-prefixes, samples and beams adds; then kernels, the graph and the sampler.
+prefixes, samples and beams adds; then kernels, the graph and the sampler. Those of pressure are in pressure_faults.py.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="watermark ignored: a group is let in down to the last block",
         file="scheduler/scheduler_planning.cc",
-        good="kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;",
-        bad="kv_cache_.num_free_blocks() - running_needs;",
+        good="kv_cache_.num_free_blocks() - num_watermark_blocks_ - blocks_beside(group, running);",
+        bad="kv_cache_.num_free_blocks() - blocks_beside(group, running);",
     ),
     Fault(
         name="abort leaves a table: its blocks never come back",
@@ -97,15 +97,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="unshared swap: a block that two branches share is counted once on the other tier",
-        file="kv_cache/kv_cache_manager.cc",
-        good="      to.retain(known->second, owner);\n",
+        file="kv_cache/kv_cache_manager_tiers.cc",
+        good="        to.retain(known->second, table->owner());\n",
         bad="",
     ),
     Fault(
         name="forgotten needs: who came in by this plan counts as if it lacked nothing",
         file="scheduler/scheduler_planning.cc",
-        good="      *running_needs += missing_blocks(*group);\n",
-        bad="      *running_needs += 0;\n",
+        good="        add_needs(*group, *running);\n",
+        bad="",
     ),
     Fault(
         name="merged too far: copies are one if their sources are neighbours, wherever they go",
@@ -115,9 +115,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="trusted copies: a plan that was never updated counts as carried out",
-        file="scheduler/scheduler_preemption.cc",
-        good="  if (plan_.spent()) {\n",
-        bad="  if (plan_.spent() || !copied_.empty()) {\n",
+        file="scheduler/scheduler_tiers.cc",
+        good="  if (plan_.spent() || lost.empty()) {\n",
+        bad="  if (plan_.spent() || !lost.empty()) {\n",
     ),
     Fault(
         name="stale row: the builder believes what a table held before it changed",
@@ -170,7 +170,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="missed partial copy: the block that begins as another one does holds anything",
         file="kv_cache/kv_cache_manager_prefixes.cc",
-        good="      copies_.add(CopyKind::kCopyOnWrite, match.partial_block, *copy);\n",
+        good="  copies_.add(match.partial_on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, "
+        "match.partial_block, *copy);\n",
         bad="",
     ),
     Fault(

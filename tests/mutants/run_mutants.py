@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from faults import FAULTS, Fault
+from pressure_faults import PRESSURE_FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("CMakeLists.txt", "cmake", "cpp", "tests/cpp")
@@ -141,7 +142,7 @@ def main() -> None:
     print(f"no fault: passes ({time.monotonic() - start:.0f} s with the build)", flush=True)
 
     verdicts: dict[str, Verdict] = {}
-    for fault in FAULTS:
+    for fault in (*FAULTS, *PRESSURE_FAULTS):
         if args.only in fault.name:
             start = time.monotonic()
             verdict = verdicts[fault.name] = tree.try_fault(fault)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from kv_codes import CodeDtype, code_bytes, quantized, read_back
 from kv_layout import tiled
-from op_arrays import Array, Doubles, Dtype, assert_bfloat16_close, nan_like, random_array, values_of
+from op_arrays import Array, Doubles, Dtype, assert_bfloat16_close, nan_like, random_array, to_bfloat16, values_of
 
 from fastpaged import _core
 
@@ -66,10 +67,27 @@ def random_sequence(
     return Sequence(array(num_heads, 2.0 * loudness), array(num_kv_heads, 2.0 * loudness), array(num_kv_heads, 1.0))
 
 
+def kept_in(dtype: CodeDtype, sequence: Sequence) -> Sequence:
+    """The sequence whose k and v are what 8-bit codes make of them."""
+
+    def kept(x: Array) -> Array:
+        if x.dtype == np.uint16:
+            return to_bfloat16(read_back(values_of(x), dtype, "bfloat16"))
+        return read_back(x, dtype, "float32")
+
+    return Sequence(sequence.q, kept(sequence.k), kept(sequence.v))
+
+
 def attend(
-    device: _core.CpuDevice, chunks: list[Chunk], block_size: int, rule: Rule = NO_RULE, seed: int = 0
+    device: _core.CpuDevice,
+    chunks: list[Chunk],
+    block_size: int,
+    rule: Rule = NO_RULE,
+    seed: int = 0,
+    kv_cache_dtype: CodeDtype | None = None,
 ) -> list[Array]:
-    """One call for all chunks. Blocks are dealt at random; every slot that no query sees, and a layer, hold NaN."""
+    """One call for all chunks. Blocks are dealt at random; every slot that no query sees, and a layer, hold NaN.
+    kv_cache_dtype: of the cache, if it is of 8 bits."""
     num_kv_heads, head_dim = chunks[0].sequence.k.shape[1:]
     counts = [-(-chunk.end // block_size) for chunk in chunks]
     num_blocks = sum(counts) + 3
@@ -90,7 +108,7 @@ def attend(
     _core.paged_attention(
         device,
         q,
-        tiled(cache)[:, 1],
+        _memory(cache, kv_cache_dtype)[:, 1],
         query_start,
         context_lens,
         tables,
@@ -99,8 +117,19 @@ def attend(
         soft_cap=rule.soft_cap,
         alibi_slopes=rule.slopes(q.shape[1]),
         window=rule.window,
+        kv_cache_dtype=kv_cache_dtype or "auto",
     )
     return np.split(out, query_start[1:-1])
+
+
+def _memory(cache: Array, kv_cache_dtype: CodeDtype | None) -> Array:
+    """As kernels have it. Codes of NaN have scales of NaN."""
+    if kv_cache_dtype is None:
+        return tiled(cache)
+    values = values_of(cache).astype(np.float32)
+    codes, scales = quantized(np.nan_to_num(values), kv_cache_dtype)
+    scales[np.isnan(values).any(axis=-1)] = np.nan
+    return code_bytes(codes, scales, "bfloat16" if cache.dtype == np.uint16 else "float32")
 
 
 def softmax_attention(chunk: Chunk, rule: Rule = NO_RULE) -> Doubles:

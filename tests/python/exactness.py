@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from preemption_cost import CountingExecutor, PreemptionCost
+from preemption_cost import CountingExecutor, PreemptionCost, check_bytes_between_tiers
 
 from fastpaged.config import EngineConfig
 from fastpaged.engine.llm_engine import LLMEngine
@@ -241,14 +241,17 @@ def run(variant: Variant, requests: Sequence[Request]) -> list[Answer]:
 
 
 def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
-    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted, which is
-    counted of requests of one sequence alone."""
+    """The same with what it took. AssertionError if a block is lost, or what preemption cost is miscounted. Whose
+    blocks moved is counted of requests of one sequence alone, and where no cached block goes to the host."""
     order = list(range(len(requests)))
     if variant.shuffle is not None:
         random.Random(variant.shuffle).shuffle(order)
     engine = LLMEngine(variant.config)
     try:
-        executor = CountingExecutor(engine) if all(request.params.num_branches == 1 for request in requests) else None
+        # Cached blocks that move between the tiers are copied by the same list as those of requests.
+        moves_cached = engine.config.enable_prefix_caching and engine.scheduler.num_host_blocks > 0
+        is_counted = not moves_cached and all(request.params.num_branches == 1 for request in requests)
+        executor = CountingExecutor(engine) if is_counted else None
         finished = _run_to_the_end(engine, variant, [(i, requests[i]) for i in order])
         outputs = [finished[i] for i in range(len(requests))]
         if variant.warm:
@@ -264,6 +267,7 @@ def run_counted(variant: Variant, requests: Sequence[Request]) -> Outcome:
                 )
         if executor is not None:
             executor.check_what_was_reported(variant.name)
+        check_bytes_between_tiers(engine, variant.name)
         cost = PreemptionCost.reported_by(engine)
     finally:
         engine.close()

@@ -11,24 +11,24 @@ from op_arrays import Array
 TILE = 16
 
 
-def tiled(cache: Array) -> Array:
-    """From [slot][element] order, a new array."""
-    return _reordered(cache, back=False)
+def tiled(cache: Array, *, in_pairs: bool | None = None) -> Array:
+    """From [slot][element] order, a new array. in_pairs: as bfloat16 lies, which is the default for its bits."""
+    return _reordered(cache, cache.dtype == np.uint16 if in_pairs is None else in_pairs, back=False)
 
 
 def untiled(cache: Array) -> Array:
     """To [slot][element] order, a new array."""
-    return _reordered(cache, back=True)
+    return _reordered(cache, cache.dtype == np.uint16, back=True)
 
 
-def _reordered(cache: Array, *, back: bool) -> Array:
+def _reordered(cache: Array, in_pairs: bool, *, back: bool) -> Array:
     heads, block_size, head_dim = cache.shape[-3:]
     out = cache.copy()
     if block_size % TILE != 0:
         return out
     lead, tiles = (*cache.shape[:-4], heads), block_size // TILE
     k, v = out[..., 0, :, :, :], out[..., 1, :, :, :]
-    if cache.dtype == np.uint16:
+    if in_pairs:
         k[...] = _swapped(k, (*lead, tiles), TILE, head_dim // 2, (2,), back)
         v[...] = _swapped(v, (*lead, block_size // 2), 2, head_dim, (), back)
     else:

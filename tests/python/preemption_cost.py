@@ -38,6 +38,20 @@ class PreemptionCost:
         )
 
 
+def check_bytes_between_tiers(engine: LLMEngine, name: str) -> None:
+    """AssertionError unless what the memory copied is what requests swapped and what the prefix cache moved."""
+    stats = engine.scheduler.stats
+    said = {
+        "swap_out": stats.num_blocks_swapped_out + stats.num_prefix_blocks_demoted,
+        "swap_in": stats.num_blocks_swapped_in + stats.num_prefix_blocks_promoted,
+        "copy_on_write": stats.num_blocks_copied_on_write,
+    }
+    block_bytes = engine.worker.kv_memory.array[0].nbytes
+    copied = {kind: num_bytes / block_bytes for kind, num_bytes in engine.worker.kv_memory.num_bytes_copied.items()}
+    if copied != said:
+        raise AssertionError(f"{name}: the memory copied {copied} blocks, the scheduler said {said}")
+
+
 class CountingExecutor(InProcessExecutor):
     """Takes the place of an engine's executor, and keeps account of what each request has computed and lost.
 

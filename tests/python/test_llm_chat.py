@@ -100,10 +100,10 @@ def test_there_are_no_adapters(llm: LLM, ask: Any) -> None:
         ask(llm, lora_request="x")
 
 
-def test_there_are_no_priorities_yet(llm: LLM) -> None:
+def test_a_priority_is_refused_where_nobody_looks_at_it(llm: LLM) -> None:
     llm.generate("a", GREEDY, priority=None)
-    with pytest.raises(InvalidRequestError, match=r"priority must be None, .*, got \[1\]"):
-        llm.generate(["a"], GREEDY, priority=[1])  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"priority must be 0 without scheduling_policy='priority', got 1"):
+        llm.generate(["a"], GREEDY, priority=[1])
 
 
 # ---- enqueue
@@ -127,9 +127,9 @@ def test_a_bad_prompt_is_refused_when_it_is_enqueued_and_none_of_its_list_is_kep
     assert llm.wait_for_completion() == []
 
 
-def test_enqueue_takes_neither_adapters_nor_priorities(llm: LLM) -> None:
-    for name, extra in (("lora_request", "x"), ("priority", [1])):
-        with pytest.raises(InvalidRequestError, match=f"^{name} must be None"):
+def test_enqueue_takes_neither_adapters_nor_priorities_that_nobody_looks_at(llm: LLM) -> None:
+    for name, extra, allowed in (("lora_request", "x", "None"), ("priority", [1], "0 without scheduling_policy")):
+        with pytest.raises(InvalidRequestError, match=f"^{name} must be {allowed}"):
             llm.enqueue("a", GREEDY, **{name: extra})  # type: ignore[arg-type]
     assert llm.enqueue("a", GREEDY, lora_request=None, priority=None)
     assert len(llm.wait_for_completion()) == 1

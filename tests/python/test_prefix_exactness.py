@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from exactness import Answer, Request, Variant, answer, first_difference, run, s
 from isas import EVERY_ISA
 from tiny_model import write_tiny_llama
 
+from fastpaged import _core
 from fastpaged.config import EngineConfig
+from fastpaged.engine import make_scheduler
 from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.outputs import RequestOutput
 from fastpaged.sampling_params import SamplingParams
@@ -169,7 +172,82 @@ def test_eviction_preemption_and_resets_change_no_answer(
         assert stats.num_cached_blocks_evicted > 0
         assert stats.num_partial_prefix_blocks > 0 or block_size == 1
         assert stats.num_preemptions > 0
-        assert (stats.num_blocks_swapped_in > 0) == (mode == "swap")
+        moved = stats.num_groups_swapped_out, stats.num_groups_swapped_in, stats.num_blocks_swapped_out
+        assert [number > 0 for number in moved] == [mode == "swap"] * 3
+        if block_size > 1:  # else all is in the cache, and the device still has it when they come back
+            assert (stats.num_blocks_swapped_in > 0) == (mode == "swap")
         assert engine.scheduler.num_free_blocks == engine.scheduler.num_blocks
+    finally:
+        engine.close()
+
+
+# ---- through the host
+
+BYTES_PER_TOKEN = 256  # of K and V, in this model
+
+
+def branching(requests: Sequence[Request]) -> list[Request]:
+    """The same, some with samples and some with beams."""
+    made = []
+    for i, request in enumerate(requests):
+        scored = request.params.prompt_logprobs is not None
+        if i % 5 == 1 and not scored:
+            params = replace(request.params, n=3, temperature=0.9, seed=i)
+        elif i % 5 == 3 and not scored:
+            params = SamplingParams(
+                max_tokens=request.params.max_tokens, use_beam_search=True, n=3, temperature=0.0, ignore_eos=True,
+                logprobs=request.params.logprobs, detokenize=False,
+            )  # fmt: skip
+        else:
+            params = request.params
+        made.append(Request(request.prompt, params))
+    return made
+
+
+@pytest.mark.parametrize("hash_mask", [(1 << 64) - 1, 1])
+@pytest.mark.parametrize("block_size", [1, 4, 16])
+@pytest.mark.parametrize("isa", EVERY_ISA)
+def test_a_cache_that_goes_through_the_host_changes_no_answer(
+    isa: str, block_size: int, hash_mask: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isa == "amx_emulated" and block_size != 4:
+        pytest.skip("slow: one block size is enough there")
+    requests = branching(family(20, seed=4))
+    cold = run(Variant("cold", config_of(model, isa, 16, enable_prefix_caching=False)), requests)
+    monkeypatch.setattr(make_scheduler, "_type", lambda *_: partial(_core.Scheduler, prefix_hash_mask=hash_mask))
+    num_tokens = 160
+    num_host_blocks = num_tokens // block_size
+    tight = config_of(
+        model, isa, block_size, num_blocks=num_tokens // block_size, watermark=0.0, preemption_mode="swap",
+        swap_space=num_host_blocks * block_size * BYTES_PER_TOKEN / 2**30,
+    )  # fmt: skip
+    engine = LLMEngine(tight)
+    rng = random.Random(6)
+
+    def disturb() -> None:  # by swap and by recompute at once
+        engine.scheduler.set_costs(_core.PreemptionCosts())  # whatever was measured, all that is evicted is copied
+        if rng.random() < 0.01:
+            engine.reset_prefix_cache()
+        for group_id in range(engine._next_group_id):
+            if rng.random() < 0.04:
+                engine.scheduler.preempt(group_id, rng.choice(("swap", "recompute")))
+
+    try:
+        assert engine.scheduler.num_host_blocks == num_host_blocks
+        for _ in range(2):
+            outputs = run_in_turns(engine, requests, disturb)
+            difference = first_difference(cold, [answer(output) for output in outputs])
+            assert difference is None, f"{isa}, blocks of {block_size}: {difference}"
+        stats = engine.scheduler.stats
+        assert stats.num_prefix_blocks_demoted > 0
+        assert stats.num_prefix_blocks_promoted > 0
+        assert stats.num_host_prefix_tokens_found > 0
+        assert stats.num_host_cached_blocks_evicted > 0
+        assert stats.num_blocks_swapped_in > 0
+        assert stats.num_tokens_recomputed > 0
+        assert engine.scheduler.num_free_blocks == engine.scheduler.num_blocks
+        assert engine.scheduler.num_free_host_blocks == num_host_blocks
+        free = [*engine.scheduler.free_host_blocks(), *engine.scheduler.cached_free_host_blocks()]
+        assert sorted(free) == list(range(num_host_blocks))
     finally:
         engine.close()

@@ -72,9 +72,10 @@ CpuFeatures detect() {
   }
   const std::uint64_t states = saved_states();
   const CpuId extended = cpu_id(7);
-  const bool avx2 = has_bits(basic.ecx, bit(12) | bit(28)) && has_bits(extended.ebx, bit(5));  // FMA, AVX; AVX2
-  const bool avx512 = has_bits(extended.ebx, bit(16) | bit(17) | bit(30) | bit(31));           // F, DQ, BW, VL
-  const bool amx = has_bits(extended.edx, bit(22) | bit(24));                                  // AMX-BF16, AMX-TILE
+  // FMA, AVX, F16C; AVX2
+  const bool avx2 = has_bits(basic.ecx, bit(12) | bit(28) | bit(29)) && has_bits(extended.ebx, bit(5));
+  const bool avx512 = has_bits(extended.ebx, bit(16) | bit(17) | bit(30) | bit(31));  // F, DQ, BW, VL
+  const bool amx = has_bits(extended.edx, bit(22) | bit(24));                         // AMX-BF16, AMX-TILE
   features.avx2_fma = avx2 && has_bits(states, kYmmStates);
   features.avx512_bf16 =
       features.avx2_fma && avx512 && has_bits(cpu_id(7, 1).eax, bit(5)) && has_bits(states, kZmmStates);

@@ -7,7 +7,7 @@
 namespace fastpaged {
 
 struct CpuFeatures {
-  bool avx2_fma = false;     // avx, avx2 and fma, and the OS keeps their registers
+  bool avx2_fma = false;     // avx, avx2, fma and f16c, and the OS keeps their registers
   bool avx512_bf16 = false;  // and avx512f, bw, vl, dq and bf16, and the OS keeps their registers
   bool amx_bf16 = false;     // amx_tile and amx_bf16, and the OS has granted the tiles to this process
 };

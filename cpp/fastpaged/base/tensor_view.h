@@ -10,10 +10,15 @@
 
 namespace fastpaged {
 
-enum class DType : std::uint8_t { kFloat32, kBFloat16, kInt32 };
+// The last three are of the KV cache alone: one-byte codes that are worth something with a scale (ops/kv_codes.h).
+enum class DType : std::uint8_t { kFloat32, kBFloat16, kInt32, kFp8E4M3, kFp8E5M2, kInt8 };
+
+constexpr bool is_kv_code(DType dtype) {
+  return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2 || dtype == DType::kInt8;
+}
 
 constexpr std::size_t size_of(DType dtype) {
-  return dtype == DType::kBFloat16 ? 2 : 4;
+  return is_kv_code(dtype) ? 1 : dtype == DType::kBFloat16 ? 2 : 4;
 }
 
 // bfloat16 as its bits: the upper half of a float32.

@@ -8,6 +8,8 @@
 #include <variant>
 
 #include "fastpaged/base/check.h"
+#include "fastpaged/ops/kv_codes.h"
+#include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/shape_check.h"
 
 namespace fastpaged {
@@ -85,6 +87,9 @@ void ModelGraph::finalize(BufferId output, std::int64_t max_num_tokens, std::int
 
 void ModelGraph::bind_kv_cache(const TensorView& kv_cache) {
   require(num_layers_ > 0, [] { return std::string("bind_kv_cache: no op that has a KV cache is recorded"); });
+  if (is_kv_code(kv_cache.dtype)) {
+    return bind_kv_codes(kv_cache);
+  }
   require(!kv_cache.empty() && kv_cache.dtype == activation_dtype_ && kv_cache.rank == 6, [&] {
     return "bind_kv_cache: kv_cache must be a " + std::string(name_of(activation_dtype_)) + " array of rank 6, got " +
            name_of(kv_cache.dtype) + " of rank " + std::to_string(kv_cache.rank);
@@ -104,6 +109,25 @@ void ModelGraph::bind_kv_cache(const TensorView& kv_cache) {
   kv_cache_ = kv_cache;
   limits_.num_blocks = shape[0];
   limits_.block_size = shape[4];
+}
+
+void ModelGraph::bind_kv_codes(const TensorView& bytes) {
+  const auto& shape = bytes.shape;
+  const std::int64_t slot_bytes = head_dim_ + kKVScaleBytes;
+  require(!bytes.empty() && bytes.rank == 5 && shape[0] > 0 && shape[1] >= num_layers_ && shape[2] == 2 &&
+              shape[3] == num_kv_heads_ && shape[4] > 0 && shape[4] % slot_bytes == 0,
+          [&] {
+            std::string given;
+            for (int axis = 0; axis < bytes.rank; ++axis) {
+              given += (axis == 0 ? "" : ", ") + std::to_string(shape[static_cast<std::size_t>(axis)]);
+            }
+            return "bind_kv_cache: kv_cache must be [num_blocks, " + std::to_string(num_layers_) + ", 2, " +
+                   std::to_string(num_kv_heads_) + ", block_size * " + std::to_string(slot_bytes) + "] bytes of " +
+                   name_of(bytes.dtype) + ", got [" + given + "]";
+          });
+  kv_cache_ = kv_code_view("bind_kv_cache: kv_cache", bytes, head_dim_);
+  limits_.num_blocks = shape[0];
+  limits_.block_size = kv_cache_.shape[4];
 }
 
 TensorView ModelGraph::view(std::optional<BufferId> id) const {

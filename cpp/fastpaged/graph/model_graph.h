@@ -32,8 +32,8 @@ namespace fastpaged {
 
 class ModelGraph {
  public:
-  // activation_dtype: bfloat16 or float32, of what feeds the linear layers, of their weights and of the KV cache;
-  // called A below. REQUIRES: ops and pool outlive the graph.
+  // activation_dtype: bfloat16 or float32, of what feeds the linear layers, of their weights and of the KV cache,
+  // but where that is of 8 bits; called A below. REQUIRES: ops and pool outlive the graph.
   ModelGraph(const OpTable& ops, ThreadPool& pool, DType activation_dtype);
 
   BufferId buffer(RowKind rows, std::int64_t cols, DType dtype);  // dtype: float32 or A
@@ -62,8 +62,8 @@ class ModelGraph {
   // output: a kSamples float32 buffer [R, vocab]. Nothing can be recorded afterwards. Throws std::invalid_argument, or
   // std::bad_alloc where the budget is too large for the address space; the graph then stays as it was.
   void finalize(BufferId output, std::int64_t max_num_tokens, std::int64_t max_num_samples);
-  // [num_blocks, num_layers, 2, Hkv, block_size, D] A; must outlive the graph's runs. Layers recorded later must
-  // be among its own.
+  // [num_blocks, num_layers, 2, Hkv, block_size, D] A; or bytes of an 8-bit dtype, [num_blocks, num_layers, 2, Hkv,
+  // block_size * (D + 4)]. Must outlive the graph's runs. Layers recorded later must be among its own.
   void bind_kv_cache(const TensorView& kv_cache);
   // Allocates nothing once the ops' working memory has grown to the largest step. With no samples the nodes on sampled
   // rows are left out; with no tokens nothing runs. Throws std::invalid_argument for a batch beyond the budget or with
@@ -90,6 +90,7 @@ class ModelGraph {
   Buffer& at(const char* op, const char* argument, BufferId id);
   Buffer& readable(const char* op, const char* argument, BufferId id, DType dtype);
   Buffer& writable(const char* op, const char* argument, BufferId id, DType dtype, RowKind rows, std::int64_t cols);
+  void bind_kv_codes(const TensorView& bytes);
   void require_recording(const char* op) const;
   void set_kv_shape(const char* op, std::int32_t layer, std::int64_t num_kv_heads, std::int64_t head_dim);
   [[nodiscard]] std::vector<Lifetime> lifetimes(BufferId output, std::int64_t max_num_tokens,

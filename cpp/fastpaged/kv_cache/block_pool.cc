@@ -1,6 +1,7 @@
 #include "fastpaged/kv_cache/block_pool.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "fastpaged/base/check.h"
 
@@ -24,7 +25,9 @@ BlockPool::BlockPool(std::string name, std::int32_t num_blocks)
     : name_(std::move(name)), free_list_(valid_num_blocks(num_blocks)) {
   ref_counts_.assign(num_blocks, 0);
   cached_.assign(num_blocks, false);
+  quarantined_.assign(num_blocks, false);
   last_owner_.assign(num_blocks, std::nullopt);
+  last_use_.assign(num_blocks, 0);
 }
 
 std::int32_t BlockPool::ref_count(BlockId block) const {
@@ -39,10 +42,12 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
   }
   free_list_.remove(*block);
   ref_counts_[*block] = 1;
+  ++num_references_;
   last_owner_[*block] = owner;
+  last_use_[*block] = step_;
   if (cached_[*block]) {
     cached_[*block] = false;
-    evicted_(*block);
+    evicted_(*block, owner);
   }
   return block;
 }
@@ -50,12 +55,19 @@ std::optional<BlockId> BlockPool::allocate(SequenceId owner) {
 void BlockPool::retain(BlockId block, SequenceId owner) {
   require_held(block, "share", owner);
   ++ref_counts_[block];
+  ++num_references_;
   last_owner_[block] = owner;
+  last_use_[block] = step_;
 }
 
 void BlockPool::release(BlockId block, SequenceId owner) {
+  if (num_quarantined_ > 0 && block >= 0 && block < num_blocks() && quarantined_[block]) {
+    return;
+  }
   require_held(block, "release", owner);
   last_owner_[block] = owner;
+  last_use_[block] = step_;
+  --num_references_;
   if (--ref_counts_[block] == 0) {
     cached_[block] ? free_list_.push_back(block) : free_list_.push_front(block);
   }
@@ -87,7 +99,9 @@ bool BlockPool::take_cached(BlockId block, SequenceId owner) {
     free_list_.remove(block);
   }
   ++ref_counts_[block];
+  ++num_references_;
   last_owner_[block] = owner;
+  last_use_[block] = step_;
   return was_free;
 }
 
@@ -107,10 +121,16 @@ void BlockPool::check_invariants() const {
   }
   invariant(std::ranges::is_partitioned(free, [&](BlockId block) { return !cached_[block]; }),
             "BlockPool: a cached block would be evicted before one that holds nothing is used");
+  invariant(std::ranges::count(quarantined_, true) == num_quarantined_, "BlockPool: lost count of quarantined blocks");
   for (BlockId block = 0; block < num_blocks(); ++block) {
     invariant(ref_counts_[block] >= 0, "BlockPool: a negative reference count");
-    invariant((ref_counts_[block] == 0) == is_free[block], "BlockPool: free list and reference counts disagree");
+    invariant(!quarantined_[block] || (ref_counts_[block] == 0 && !cached_[block] && !is_free[block]),
+              "BlockPool: a quarantined block is in use");
+    invariant(quarantined_[block] || (ref_counts_[block] == 0) == is_free[block],
+              "BlockPool: free list and reference counts disagree");
   }
+  invariant(std::accumulate(ref_counts_.begin(), ref_counts_.end(), std::int64_t{0}) == num_references_,
+            "BlockPool: lost count of the references");
 }
 
 void BlockPool::require_known(BlockId block) const {

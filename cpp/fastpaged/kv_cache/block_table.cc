@@ -90,13 +90,14 @@ void BlockTable::move_to(BlockPool& pool, std::vector<BlockId> blocks) {
 }
 
 // A release that fails means that somebody else gave this table's block back. A destructor cannot say so without ending
-// the process: the block is left alone, and the scheduler's check_invariants reports the count.
+// the process: the block is left alone, and the pool counts it, which the scheduler looks at.
 void BlockTable::give_back() noexcept {
   while (!blocks_.empty()) {
     try {
       clear();
     } catch (const std::invalid_argument&) {
       blocks_.pop_back();
+      pool_->note_refused_release();
     }
   }
 }

@@ -37,6 +37,26 @@ std::vector<BlockId> FreeList::ids() const {
   return ids;
 }
 
+std::vector<BlockId> FreeList::reachable_ids() const {
+  const auto end = static_cast<BlockId>(end_);
+  std::vector<bool> seen(end_, false);
+  std::vector<BlockId> ids;
+  for (BlockId id = next_[end_]; id >= 0 && id < end && !seen[id]; id = next_[id]) {
+    seen[id] = true;
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+void FreeList::assign(std::span<const BlockId> ids) {
+  size_ = 0;
+  next_[end_] = static_cast<BlockId>(end_);
+  prev_[end_] = static_cast<BlockId>(end_);
+  for (const BlockId id : ids) {
+    push_back(id);
+  }
+}
+
 void FreeList::check_invariants() const {
   const auto end = static_cast<BlockId>(end_);
   BlockId id = end;

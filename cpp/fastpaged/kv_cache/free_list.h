@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "fastpaged/base/types.h"
@@ -27,6 +28,9 @@ class FreeList {
   void remove(BlockId id);
 
   [[nodiscard]] std::vector<BlockId> ids() const;  // from the front on
+  // The same of a list that may be broken: as far as it goes without meeting an id again.
+  [[nodiscard]] std::vector<BlockId> reachable_ids() const;
+  void assign(std::span<const BlockId> ids);  // becomes these. REQUIRES: none occurs twice
   void check_invariants() const;
 
  private:

@@ -5,8 +5,6 @@
 #include <optional>
 #include <source_location>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "fastpaged/base/check.h"
@@ -39,20 +37,28 @@ std::int32_t valid_block_size(std::int32_t num_blocks, std::int32_t block_size, 
   return block_size;
 }
 
+// Blocks that the prefix cache may hold.
+std::int32_t num_cacheable(std::int32_t num_blocks, std::int32_t num_host_blocks, const PrefixCaching& caching) {
+  return !caching.enabled ? 0 : caching.host_tier ? num_blocks + num_host_blocks : num_blocks;
+}
+
 }  // namespace
 
 KVCacheManager::KVCacheManager(std::int32_t num_blocks, std::int32_t block_size, std::int32_t num_host_blocks,
                                PrefixCaching prefix_caching)
     : block_size_(valid_block_size(num_blocks, block_size, num_host_blocks)),
       prefix_caching_(prefix_caching.enabled),
+      host_tier_(prefix_caching.enabled && prefix_caching.host_tier && num_host_blocks > 0),
       device_("device", num_blocks),
       host_("host", num_host_blocks),
-      prefix_cache_(prefix_caching.enabled ? num_blocks : 0, block_size, prefix_caching.hash_mask) {
-  device_.on_eviction([this](BlockId block) {
-    ++num_evicted_;
-    for (const BlockId descendant : prefix_cache_.erase(block)) {
-      device_.uncache(descendant);
-    }
+      cache_events_(prefix_caching.enabled ? prefix_caching.max_events : 0, num_blocks, num_host_blocks),
+      prefix_cache_(num_cacheable(num_blocks, num_host_blocks, prefix_caching), block_size, prefix_caching.hash_mask),
+      host_copies_(host_tier_ ? num_blocks : 0, host_tier_ ? num_host_blocks : 0) {
+  prefix_cache_.tell(cache_events_);
+  device_.on_eviction([this](BlockId block, SequenceId new_owner) { evict(block, new_owner); });
+  host_.on_eviction([this](BlockId block, SequenceId) {
+    ++num_host_evicted_;
+    uncache_in_order(prefix_cache_.erase(host_node(block)));
   });
 }
 
@@ -64,8 +70,13 @@ void KVCacheManager::check_tier(const BlockTable& table, const BlockPool& tier) 
   }
 }
 
+void KVCacheManager::start_step(std::uint64_t step) {
+  device_.start_step(step);
+  host_.start_step(step);
+}
+
 std::int64_t KVCacheManager::capacity() const {
-  return std::int64_t{device_.num_blocks()} * block_size_;
+  return std::int64_t{num_usable_blocks()} * block_size_;
 }
 
 std::int32_t KVCacheManager::blocks_for(std::int64_t num_tokens) const {
@@ -107,6 +118,7 @@ bool KVCacheManager::reserve(BlockTable& table, std::int64_t first_token, std::i
     } else if (device_.is_cached(table.blocks()[i])) {
       forget(table.blocks()[i]);  // a copy would be one block more than there would be without the cache
     }
+    device_.note_write(table.blocks()[i]);
   }
   return true;
 }
@@ -126,6 +138,9 @@ void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_
                           ", which " + why,
                       std::source_location::current());
     };
+    if (device_.ref_count(block) == 0) {
+      refuse("is free");
+    }
     if (table.is_shared(i)) {
       refuse(std::to_string(device_.ref_count(block)) + " tables share");
     }
@@ -133,62 +148,6 @@ void KVCacheManager::check_writable(const BlockTable& table, std::int64_t first_
       refuse("is cached");
     }
   }
-}
-
-bool KVCacheManager::swap_out(std::span<BlockTable* const> tables) {
-  return move(tables, CopyKind::kSwapOut, device_, host_);
-}
-
-bool KVCacheManager::swap_in(std::span<BlockTable* const> tables) {
-  return move(tables, CopyKind::kSwapIn, host_, device_);
-}
-
-bool KVCacheManager::move(std::span<BlockTable* const> tables, CopyKind kind, const BlockPool& from, BlockPool& to) {
-  for (const BlockTable* table : tables) {
-    check_tier(*table, from);
-  }
-  if (num_distinct_blocks({tables.begin(), tables.end()}) > to.num_free()) {
-    return false;
-  }
-  const bool may_share = tables.size() > 1;
-  std::unordered_map<BlockId, BlockId> moved;  // where tables may share blocks
-  const auto place_of = [&](BlockId block, SequenceId owner) {
-    const auto known = may_share ? moved.find(block) : moved.end();
-    if (known != moved.end()) {
-      to.retain(known->second, owner);
-      return known->second;
-    }
-    const BlockId place = take(to, owner);
-    copies_.add(kind, block, place);
-    if (may_share) {
-      moved.emplace(block, place);
-    }
-    return place;
-  };
-  std::vector<std::vector<BlockId>> new_blocks;
-  for (const BlockTable* table : tables) {
-    std::vector<BlockId>& blocks = new_blocks.emplace_back();
-    blocks.reserve(table->blocks().size());
-    for (const BlockId block : table->blocks()) {
-      blocks.push_back(place_of(block, table->owner()));
-    }
-  }
-  // Given back in reverse, as they were taken: the next tables find them in order.
-  for (std::size_t i = tables.size(); i-- > 0;) {
-    tables[i]->move_to(to, std::move(new_blocks[i]));
-  }
-  return true;
-}
-
-std::int32_t KVCacheManager::num_distinct_blocks(std::span<const BlockTable* const> tables) {
-  if (tables.size() == 1) {
-    return tables.front()->size();
-  }
-  std::unordered_set<BlockId> distinct;
-  for (const BlockTable* table : tables) {
-    distinct.insert(table->blocks().begin(), table->blocks().end());
-  }
-  return static_cast<std::int32_t>(distinct.size());
 }
 
 void KVCacheManager::check_invariants() const {
@@ -199,9 +158,7 @@ void KVCacheManager::check_invariants() const {
     invariant(device_.is_cached(block) == (prefix_caching_ && prefix_cache_.holds(block)),
               "KVCacheManager: pool and cache disagree about what is cached");
   }
-  for (BlockId block = 0; block < host_.num_blocks(); ++block) {
-    invariant(!host_.is_cached(block), "KVCacheManager: a host block is cached");
-  }
+  check_tiers();
 }
 
 }  // namespace fastpaged

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fastpaged/base/check.h"
+#include "fastpaged/kv_cache/content_hash.h"
 
 namespace fastpaged {
 
@@ -64,12 +66,35 @@ void PrefixCache::add(BlockId block, Node parent, std::span<const TokenId> token
   std::ranges::copy(tokens, tokens_.begin() + static_cast<std::ptrdiff_t>(block * block_size_));
   index_.insert(entries_[block].hash, block);
   link(block);
+  if (events_ != nullptr) {
+    parent < 0 ? events_->stored_first(block, root_hash(root_name(parent)), tokens)
+               : events_->stored(block, parent, tokens);
+  }
 }
 
 void PrefixCache::touch(BlockId block) {
   if (entries_[block].prev != kNone) {
     unlink(block);
     link(block);
+  }
+}
+
+void PrefixCache::move(BlockId from, BlockId to) {
+  invariant(holds(from) && !holds(to), "PrefixCache: what is not there would be moved, or to where something is");
+  ++num_moved_;
+  entries_[to] = std::exchange(entries_[from], {});
+  const Entry& entry = entries_[to];
+  std::ranges::copy(tokens(from), tokens_.begin() + static_cast<std::ptrdiff_t>(to * block_size_));
+  index_.replace(entry.hash, from, to);
+  (entry.prev == kNone ? first_child(entry.parent) : entries_[entry.prev].next) = to;
+  if (entry.next != kNone) {
+    entries_[entry.next].prev = to;
+  }
+  for (BlockId child = entry.first_child; child != kNone; child = entries_[child].next) {
+    entries_[child].parent = to;
+  }
+  if (events_ != nullptr) {
+    events_->moved(from, to);
   }
 }
 
@@ -96,6 +121,9 @@ void PrefixCache::clear() {
   roots_.clear();
   unused_roots_.clear();
   root_by_name_.clear();
+  if (events_ != nullptr) {
+    events_->cleared();
+  }
 }
 
 BlockId& PrefixCache::first_child(Node node) {
@@ -109,7 +137,7 @@ BlockId PrefixCache::first_child(Node node) const {
 // Two tokens at a time; each step is a bijection of what has come so far, so that only their number can fold keys.
 std::uint64_t PrefixCache::hash(Node parent, std::span<const TokenId> tokens) const {
   constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15;
-  std::uint64_t sum = static_cast<std::uint32_t>(parent) * kFactor;
+  std::uint64_t sum = (parent < 0 ? static_cast<std::uint64_t>(std::int64_t{parent}) : entries_[parent].id) * kFactor;
   const auto stir = [&](std::uint64_t word) {
     sum = (sum ^ word) * kFactor;
     sum ^= sum >> 32;
@@ -146,6 +174,9 @@ void PrefixCache::unlink(BlockId block) {
 }
 
 void PrefixCache::erase_one(BlockId block) {
+  if (events_ != nullptr) {
+    events_->removed(block);
+  }
   const Node parent = entries_[block].parent;
   ++num_erased_;
   index_.erase(entries_[block].hash, block);

@@ -15,12 +15,21 @@ void PrefixIndex::insert(std::uint64_t hash, BlockId block) {
   ++size_;
 }
 
-void PrefixIndex::erase(std::uint64_t hash, BlockId block) {
-  std::size_t hole = home(hash);
-  while (slots_[hole].block != block) {
-    invariant(!slots_[hole].empty(), "PrefixIndex: a block that is not in the index would be erased");
-    hole = after(hole);
+std::size_t PrefixIndex::place_of(std::uint64_t hash, BlockId block) const {
+  std::size_t place = home(hash);
+  while (slots_[place].block != block) {
+    invariant(!slots_[place].empty(), "PrefixIndex: a block that is not in the index would be erased");
+    place = after(place);
   }
+  return place;
+}
+
+void PrefixIndex::replace(std::uint64_t hash, BlockId block, BlockId by) {
+  slots_[place_of(hash, block)].block = by;
+}
+
+void PrefixIndex::erase(std::uint64_t hash, BlockId block) {
+  std::size_t hole = place_of(hash, block);
   // No marks of what was erased: whoever stands behind the hole and may stand in it moves there, and leaves a new one.
   for (std::size_t place = after(hole); !slots_[place].empty(); place = after(place)) {
     const std::size_t mask = slots_.size() - 1;

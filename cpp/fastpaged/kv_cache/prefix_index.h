@@ -34,6 +34,8 @@ class PrefixIndex {
   }
   // REQUIRES: it is not in there, and fewer than max_blocks are.
   void insert(std::uint64_t hash, BlockId block);
+  // REQUIRES: `block` is in there with this hash, and `by` is not in there.
+  void replace(std::uint64_t hash, BlockId block, BlockId by);
   // REQUIRES: it is in there with this hash.
   void erase(std::uint64_t hash, BlockId block);
   void clear();
@@ -48,6 +50,7 @@ class PrefixIndex {
   };
   static constexpr BlockId kEmpty = -1;
 
+  [[nodiscard]] std::size_t place_of(std::uint64_t hash, BlockId block) const;
   [[nodiscard]] std::size_t home(std::uint64_t hash) const { return hash & (slots_.size() - 1); }
   [[nodiscard]] std::size_t after(std::size_t place) const { return (place + 1) & (slots_.size() - 1); }
 

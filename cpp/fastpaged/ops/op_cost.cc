@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/packed_linear.h"
 
 namespace fastpaged {
@@ -22,6 +23,13 @@ std::int64_t bytes_of(const TensorView& view) {
 
 std::int64_t row_bytes(const TensorView& table) {
   return table.empty() ? 0 : table.shape[1] * static_cast<std::int64_t>(size_of(table.dtype));
+}
+
+// Of a key or a value, with the scale that codes have.
+std::int64_t kv_vector_bytes(const TensorView& kv_cache) {
+  const std::int64_t head_dim = kv_cache.shape[4];
+  return is_kv_code(kv_cache.dtype) ? head_dim + kKVScaleBytes
+                                    : head_dim * static_cast<std::int64_t>(size_of(kv_cache.dtype));
 }
 
 // x + residual (if given), written back, then `flops_per_element` on each element.
@@ -120,12 +128,11 @@ OpCost op_cost(const RotaryCacheWriteParams& params) {
   const std::int64_t num_rotated_heads = num_tokens * (params.q.shape[1] + num_kv_heads);
   const std::int64_t rotary = params.cos_sin.empty() ? 0 : params.cos_sin.shape[1];
   const std::int64_t norm_flops = params.q_norm.empty() ? 0 : 4 * head_dim;
-  return {
-      .weight_bytes = bytes_of(params.q_norm) + bytes_of(params.k_norm),
-      .kv_bytes = num_tokens * 2 * num_kv_heads * head_dim * static_cast<std::int64_t>(size_of(params.kv_cache.dtype)),
-      // The table's rows are those of the layer before.
-      .activation_bytes = bytes_of(params.qkv) + bytes_of(params.q) + num_tokens * row_bytes(params.cos_sin),
-      .flops = num_rotated_heads * (3 * rotary + norm_flops)};
+  return {.weight_bytes = bytes_of(params.q_norm) + bytes_of(params.k_norm),
+          .kv_bytes = num_tokens * 2 * num_kv_heads * kv_vector_bytes(params.kv_cache),
+          // The table's rows are those of the layer before.
+          .activation_bytes = bytes_of(params.qkv) + bytes_of(params.q) + num_tokens * row_bytes(params.cos_sin),
+          .flops = num_rotated_heads * (3 * rotary + norm_flops)};
 }
 
 OpCost op_cost(const PagedAttentionParams& params) {
@@ -144,8 +151,7 @@ OpCost op_cost(const PagedAttentionParams& params) {
   }
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
-  const std::int64_t vector_bytes = head_dim * static_cast<std::int64_t>(size_of(params.kv_cache.dtype));
-  return {.kv_bytes = keys_read.count() * 2 * params.kv_cache.shape[2] * vector_bytes,
+  return {.kv_bytes = keys_read.count() * 2 * params.kv_cache.shape[2] * kv_vector_bytes(params.kv_cache),
           .activation_bytes = bytes_of(params.q) + bytes_of(params.out),
           .flops = num_pairs * num_heads * head_dim * 4};  // a product with the key, one with the value
 }

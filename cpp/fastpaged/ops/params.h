@@ -1,7 +1,7 @@
 // One plain struct per op: the whole contract between a model graph and a kernel.
 // T tokens, S sequences, R sampled rows, H hidden size, D head size, Hq / Hkv query / KV heads.
-// A is the activation dtype of the graph, bfloat16 or float32: what feeds the linear layers, and what the KV cache and
-// the weights are kept in. Everything that is summed stays float32.
+// A is the activation dtype of the graph, bfloat16 or float32: what feeds the linear layers, what the weights are kept
+// in, and the KV cache, but where that is of 8-bit codes. Everything that is summed stays float32.
 #pragma once
 
 #include <cstdint>
@@ -81,8 +81,8 @@ struct RotaryCacheWriteParams {
   TensorView cos_sin{};     // [max_positions, rotary] float32: rotary/2 cosines, then as many sines; or empty()
   TensorView q_norm{};      // [D] float32, or empty()
   TensorView k_norm{};      // [D] float32, or empty(); both or none
-  // [num_blocks, 2 (K|V), Hkv, block_size, D] A, one layer's strided view. Each [block_size, D] is one piece of memory,
-  // in the order of kv_layout.h.
+  // [num_blocks, 2 (K|V), Hkv, block_size, D] A, or 8-bit codes: one layer's strided view. Each [block_size, D] is one
+  // piece of memory, in the order of kv_layout.h; of codes, with their scales, D + 4 bytes for each slot.
   TensorView kv_cache;
   TensorView q;           // [T, Hq, D] A, out
   float norm_eps = 0.0F;  // of q_norm and k_norm

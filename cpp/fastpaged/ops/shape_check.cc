@@ -39,6 +39,12 @@ const char* name_of(DType dtype) {
       return "bfloat16";
     case DType::kInt32:
       return "int32";
+    case DType::kFp8E4M3:
+      return "fp8_e4m3";
+    case DType::kFp8E5M2:
+      return "fp8_e5m2";
+    case DType::kInt8:
+      return "int8";
   }
   return "?";
 }
@@ -55,9 +61,12 @@ void ShapeCheck::expect_activation(const char* field, const TensorView& view,
   require_dense_rows(field, view);
 }
 
-void ShapeCheck::expect_strided_activation(const char* field, const TensorView& view,
-                                           std::initializer_list<const char*> shape) {
-  match_activation(field, view, shape);
+void ShapeCheck::expect_kv_cache(const char* field, const TensorView& view, std::initializer_list<const char*> shape) {
+  if (is_kv_code(view.dtype)) {
+    match(field, view, true, name_of(view.dtype), shape);
+  } else {
+    match_activation(field, view, shape);
+  }
   if (!dense_from(view, view.rank - 1)) {
     fail(std::string(field) + " must be contiguous along its last axis");
   }

@@ -27,8 +27,8 @@ class ShapeCheck {
   void expect(const char* field, const TensorView& view, DType dtype, std::initializer_list<const char*> shape);
   // The same for the activation dtype: bfloat16 or float32, whichever the first such array of this check is in.
   void expect_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
-  // Also; but only the last axis must be dense.
-  void expect_strided_activation(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
+  // The same, or 8-bit codes; but only the last axis must be dense.
+  void expect_kv_cache(const char* field, const TensorView& view, std::initializer_list<const char*> shape);
 
   // A size that follows from others: bind("2 F", 2 * check.size("F")).
   void bind(const char* name, std::int64_t size);
@@ -61,7 +61,7 @@ class ShapeCheck {
   std::optional<DType> activation_dtype_;
 };
 
-// "float32", "bfloat16", "int32"
+// "float32", "bfloat16", "int32", "fp8_e4m3", "fp8_e5m2", "int8"
 const char* name_of(DType dtype);
 
 }  // namespace fastpaged

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/packed_linear.h"
 #include "fastpaged/ops/shape_check.h"
 
@@ -67,10 +68,26 @@ void expect_heads(ShapeCheck& check) {
   }
 }
 
+// Codes and scales of a slot are D + 4 bytes, and what a scale is read from lies on a multiple of its size.
+void expect_kv_codes(const ShapeCheck& check, const TensorView& kv_cache) {
+  if (kv_cache.strides[3] != kv_cache.shape[4] + kKVScaleBytes) {
+    check.fail("kv_cache must have its scales beside its codes");
+  }
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(kv_cache.data) % kKVScaleBytes == 0 &&
+                          kv_cache.strides[0] % kKVScaleBytes == 0 && kv_cache.strides[1] % kKVScaleBytes == 0 &&
+                          kv_cache.strides[2] % kKVScaleBytes == 0;
+  if (!is_aligned) {
+    check.fail("kv_cache must be aligned to " + std::to_string(kKVScaleBytes) + " bytes, with its strides");
+  }
+}
+
 void expect_kv_cache(ShapeCheck& check, const TensorView& kv_cache) {
   check.bind("2", 2);
-  check.expect_strided_activation("kv_cache", kv_cache, {"num_blocks", "2", "Hkv", "block_size", "D"});
+  check.expect_kv_cache("kv_cache", kv_cache, {"num_blocks", "2", "Hkv", "block_size", "D"});
   check.expect_size("block_size", 1, kMaxBlockSize);
+  if (is_kv_code(kv_cache.dtype)) {
+    return expect_kv_codes(check, kv_cache);
+  }
   if (kv_cache.shape[3] > 1 && kv_cache.strides[3] != kv_cache.shape[4]) {
     check.fail("kv_cache must be contiguous along its last two axes");
   }

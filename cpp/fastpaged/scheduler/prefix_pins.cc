@@ -112,6 +112,24 @@ void PrefixPins::release_all() {
   lacking_ = find_lacking();
 }
 
+void PrefixPins::give_up_uncached() {
+  for (Pin& pin : pins_) {
+    const auto is_cached = [&](BlockId block) { return pin.table.pool().is_cached(block); };
+    const auto first = std::ranges::find_if_not(pin.table.blocks(), is_cached);
+    pin.table.truncate(static_cast<std::int32_t>(first - pin.table.blocks().begin()));
+  }
+  lacking_ = find_lacking();
+}
+
+void PrefixPins::release_if(const std::function<bool(BlockId)>& has_one) {
+  for (Pin& pin : pins_) {
+    if (std::ranges::any_of(pin.table.blocks(), has_one)) {
+      pin.table.clear();
+    }
+  }
+  lacking_ = find_lacking();
+}
+
 std::vector<PinnedPrefix> PrefixPins::list() const {
   std::vector<PinnedPrefix> list;
   list.reserve(pins_.size());
@@ -128,6 +146,14 @@ std::vector<const BlockTable*> PrefixPins::tables() const {
     tables.push_back(&pin.table);
   }
   return tables;
+}
+
+std::int64_t PrefixPins::num_held_blocks() const {
+  std::int64_t num_blocks = 0;
+  for (const Pin& pin : pins_) {
+    num_blocks += pin.table.size();
+  }
+  return num_blocks;
 }
 
 std::vector<PrefixPins::Lacking> PrefixPins::find_lacking() const {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,10 +53,15 @@ class PrefixPins {
   // Of the pins that hold blocks the one unused for longest gives them back; false if none holds any. It stays listed.
   bool release_oldest();
   void release_all();
+  // Blocks that are not cached any more, and those after them.
+  void give_up_uncached();
+  // All blocks of each pin of whose blocks this is true of one.
+  void release_if(const std::function<bool(BlockId)>& has_one);
 
   [[nodiscard]] std::vector<PinnedPrefix> list() const;                      // in order of id
   [[nodiscard]] std::int64_t num_releases() const { return num_releases_; }  // for want of room, ever
   [[nodiscard]] std::vector<const BlockTable*> tables() const;
+  [[nodiscard]] std::int64_t num_held_blocks() const;  // of all pins, shared ones more than once
   void check_invariants() const;
 
  private:

@@ -10,8 +10,8 @@ namespace {
 
 template <typename Groups>
 auto place_of(Groups& groups, const SequenceGroup& group) {
-  return std::lower_bound(groups.begin(), groups.end(), group.arrival,
-                          [](const SequenceGroup* other, std::int64_t arrival) { return other->arrival < arrival; });
+  return std::lower_bound(groups.begin(), groups.end(), group.rank(),
+                          [](const SequenceGroup* other, const auto& rank) { return other->rank() < rank; });
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ bool RequestQueue::contains(const SequenceGroup& group) const {
 
 void RequestQueue::insert(SequenceGroup& group) {
   const auto place = place_of(groups_, group);
-  invariant(place == groups_.end() || (*place)->arrival != group.arrival, "RequestQueue: two groups of one arrival");
+  invariant(place == groups_.end() || (*place)->rank() != group.rank(), "RequestQueue: two groups of one rank");
   groups_.insert(place, &group);
 }
 
@@ -36,8 +36,8 @@ void RequestQueue::erase(SequenceGroup& group) {
 void RequestQueue::check_invariants() const {
   const auto out_of_order = std::adjacent_find(
       groups_.begin(), groups_.end(),
-      [](const SequenceGroup* first, const SequenceGroup* second) { return first->arrival >= second->arrival; });
-  invariant(out_of_order == groups_.end(), "RequestQueue: not in order of arrival");
+      [](const SequenceGroup* first, const SequenceGroup* second) { return first->rank() >= second->rank(); });
+  invariant(out_of_order == groups_.end(), "RequestQueue: not in order of rank");
 }
 
 }  // namespace fastpaged

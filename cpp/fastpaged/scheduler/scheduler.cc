@@ -24,6 +24,7 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
   require_at_least(2, "max_model_len", config.max_model_len);
   require_at_least(0, "num_host_blocks", config.num_host_blocks);
   require_at_least(0, "max_pinned_blocks", config.max_pinned_blocks);
+  require_at_least(0, "max_cache_events", config.max_cache_events);
   require(config.max_pinned_blocks == 0 || config.prefix_caching, [&] {
     return "max_pinned_blocks must be 0 without prefix_caching, got " + std::to_string(config.max_pinned_blocks);
   });
@@ -32,6 +33,7 @@ const SchedulerConfig& validated(const SchedulerConfig& config) {
            std::to_string(config.max_num_rows);
   });
   validate(config.policy);
+  validate(config.costs);
   require(config.policy.chunked_prefill || config.max_num_batched_tokens >= config.max_model_len, [&] {
     return "max_num_batched_tokens must be >= max_model_len = " + std::to_string(config.max_model_len) +
            " without chunked_prefill, got " + std::to_string(config.max_num_batched_tokens);
@@ -82,9 +84,14 @@ void require_runs_together(const NewRequest& request, const SchedulerConfig& con
 Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(validated(config)),
       kv_cache_(config.num_blocks, config.block_size, config.num_host_blocks,
-                {.enabled = config.prefix_caching, .hash_mask = config.prefix_hash_mask}),
+                {.enabled = config.prefix_caching,
+                 .hash_mask = config.prefix_hash_mask,
+                 .max_events = config.max_cache_events,
+                 .host_tier = config.host_prefix_tier}),
       pins_(config.block_size, config.max_pinned_blocks),
-      num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {}
+      num_watermark_blocks_(static_cast<std::int64_t>(config.policy.watermark * config.num_blocks)) {
+  weigh_evictions();
+}
 
 void Scheduler::add(NewRequest request) {
   require_fits(request.prompt_token_ids, config_, kv_cache_);
@@ -98,9 +105,14 @@ void Scheduler::add(NewRequest request) {
   });
   std::sort(request.stop.stop_token_ids.begin(), request.stop.stop_token_ids.end());
 
+  costs_of_ended_.erase(request.id);
+  costs_ended_before_.erase(request.id);
   SequenceGroup& group = groups_[request.id];
   group.id = request.id;
   group.arrival = next_arrival_++;
+  group.priority = config_.policy.by_priority ? request.priority : 0;
+  group.deadline = request.deadline;
+  group.queue_deadline = request.queue_deadline;
   group.sampling = request.sampling;
   group.stop = std::move(request.stop);
   group.cache_root = std::move(request.cache_root);
@@ -119,6 +131,8 @@ void Scheduler::add(NewRequest request) {
     group.sequences.back()->score_prompt();
   }
   waiting_.insert(group);
+  join_line(group);
+  set_deadlines(group);
 }
 
 bool Scheduler::abort(GroupId id) {
@@ -144,11 +158,16 @@ bool Scheduler::finish(GroupId id, SequenceId sequence_id) {
 }
 
 void Scheduler::reset() {
+  distrust_copies();  // of what stays cached
   while (!groups_.empty()) {
     remove(groups_.begin()->second);
   }
   ended_.clear();
+  costs_of_ended_.clear();
+  costs_ended_before_.clear();
   forced_.clear();
+  broken_.clear();
+  spared_events_.clear();
   static_cast<void>(kv_cache_.take_copies());
   plan_.spend();
 }
@@ -190,11 +209,17 @@ const RequestQueue& Scheduler::queue_of(GroupState state) const {
 }
 
 void Scheduler::change_state(SequenceGroup& group, GroupState state) {
+  const bool ran = group.state == GroupState::kRunning;
   queue_of(group.state).erase(group);
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   group.state = state;
   num_running_sequences_ += group.state == GroupState::kRunning ? group.num_counted() : 0;
   queue_of(group.state).insert(group);
+  if (ran) {
+    join_line(group);
+  } else if (group.state == GroupState::kRunning) {
+    leave_line(group);
+  }
 }
 
 void Scheduler::remove(SequenceGroup& group) {
@@ -202,8 +227,16 @@ void Scheduler::remove(SequenceGroup& group) {
     plan_.forget(*sequence);
   }
   queue_of(group.state).erase(group);
+  clear_deadlines(group);
+  std::erase(cut_, &group);
+  if (group.state != GroupState::kRunning) {
+    leave_line(group);
+  }
   num_running_sequences_ -= group.state == GroupState::kRunning ? group.num_counted() : 0;
   const GroupId id = group.id;
+  if (group.num_preemptions > 0 || group.num_tokens_recomputed > 0) {  // the latter alone: after a step that failed
+    costs_of_ended_[id] = request_cost(id);
+  }
   std::erase_if(forced_, [&](const ForcedPreemption& forced) { return forced.id == id; });
   groups_.erase(id);
 }

@@ -4,11 +4,15 @@
 //   plan   = schedule()            which tokens are computed now; grows block tables, preempts when it must
 //   events = update(plan, tokens)  what came of it; frees what has ended
 //
-// FCFS by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or
-// waiting, in order (the first that may not enter stops the line). A group is let in when all its known tokens fit
-// beside those of the running groups; blocks are taken only for the tokens of this step. When a running group cannot
-// grow, the youngest running group is preempted whole: swapped to the host pool, or put back to wait, to be recomputed.
-// What else policies do is in SchedulerPolicy.
+// First come, first served; with policy.by_priority it is by rank (SequenceGroup): who has aged, then by priority, then
+// by arrival. Running groups that decode come first, then running prefills, then those in line, swapped or waiting,
+// each in order. The first that may not enter stops the line: without priorities, requests have their first step in
+// order of arrival. A group is let in when all its known tokens fit beside those of the running groups; blocks are
+// taken only for the tokens of this step. When a running group cannot grow, the last of those that run is preempted
+// whole: swapped to the host pool, or put back to wait, to be recomputed, whichever is cheaper or the policy says. With
+// by_priority the first in line has the last that run preempted, too, for a place, for blocks or for tokens of the
+// budget: those of a strictly worse priority that have not aged, no more than it takes, and none if it does not come in
+// by that. How prompts share a step is in scheduler_shares.cc; what else policies do, in SchedulerPolicy.
 //
 // Rows of logits are a second budget. A sequence needs one to sample, and one for each of its prompt's tokens whose
 // logprobs are wanted and not known yet (sequence.h). A row is kept for each of max_num_seqs, so that every sequence
@@ -23,7 +27,21 @@
 // last token. It then needs room only for blocks that nobody holds. update() publishes what a step has computed, but
 // not where a row failed: what the sequence then holds may be wrong, and is forgotten as far as nobody else holds it.
 // Whoever lacks next a block that a prompt completed by this very plan will have waits a step for it, and the line with
-// it.
+// it; and so it does while a prompt that goes before it has but a share of each step, and is to compute that block.
+//
+// With host_prefix_tier, blocks that the device evicts go on being cached on the host, where swapped groups leave room,
+// unless copying them out and in costs more than computing them (PreemptionCosts). A group that finds some needs room
+// for them, and has them copied in as it comes in; the host's are free then. update() copies nothing, nor does pin().
+//
+// A request whose deadline has come by `now` ends before anything is planned, wherever it is, and so does one whose
+// queue_deadline has come if it was never let in: of the two, the earlier one is the reason. It keeps what it has, has
+// an event in plan.ended for each branch, the last with group_finished (of beams, which have no results, one in all),
+// and never computes a token in a step of that time.
+//
+// A group that comes back after a preemption is kept over a window of steps (policy.resume_grace_steps). It is let in
+// where there is room for all that it and those that run may take within the window, and while the window lasts nobody
+// is let in who does not leave that room: within it nobody is preempted for room. Should a fork or a pin take that room
+// all the same, the youngest that is not kept goes, and who is kept only if there is no other but the oldest.
 //
 // Pins hold such blocks without a request. They count as used, and yet keep nobody from running: a group that runs
 // alone and lacks room has them released, the one unused for longest first.
@@ -42,34 +60,52 @@
 //   swapped_before_waiting: each step does so for the oldest *running* group, a place that changes hands at most four
 //     times per request: at most sum(output + 1) + 4 * requests * max(prompt + output, summed over a request's
 //     branches). Without chunked_prefill that maximum is replaced by the number of branches, 0 for one.
-// The prefix cache and pins change nothing in that: who waits for a prefix waits while others run, and what is found
-// need not be computed.
-// Not thread-safe.
+//   by_priority: each step does so for the running group that is first in rank: until it ends, or the first of all
+//   comes
+//     in. Between two of the latter somebody has come, aged or ended. So again four times per request: the same bound.
+// Ageing: who is in line while ageing_steps steps are planned, all told, ages. Then nobody passes it in line but those
+// that have aged and came before it. So it is let in within ageing_steps + sum(output + 1) + 3 * requests * max(prompt
+// + output), over those alone that run by then or came before it: as above, but nobody comes. Afterwards it is
+// preempted for want of room alone, after all that have not aged. Shares change nothing in that, nor in the order of
+// the line: of the prompts that run the first has at least a token of whatever decodes leave. Beside k < prefill_share
+// others that are cut, whatever their length, a running prompt of S tokens goes on by a part of max(1, prefill_share /
+// (k + 1)) a step, with a next in line 1 / (k + 2), and is cut no more when prefill_share are left: at most (S -
+// prefill_share) / part + 1 steps, budget, rows and blocks permitting. The line waits a step for each that is cut
+// before it. Windows change nothing in that: the oldest running
+// group is never the one to go for room, and where nobody runs the first in line comes in, room or not. The prefix
+// cache and pins change nothing either: who waits for a prefix waits while others run, and what is found need not be
+// computed. Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "fastpaged/kv_cache/kv_cache_manager.h"
+#include "fastpaged/scheduler/kv_snapshot.h"
+#include "fastpaged/scheduler/preemption_forecast.h"
 #include "fastpaged/scheduler/prefix_pins.h"
+#include "fastpaged/scheduler/quarantine.h"
 #include "fastpaged/scheduler/request_queue.h"
 #include "fastpaged/scheduler/scheduler_output.h"
 #include "fastpaged/scheduler/scheduler_policy.h"
 #include "fastpaged/scheduler/scheduler_stats.h"
 #include "fastpaged/scheduler/sequence_group.h"
 #include "fastpaged/scheduler/step_plan.h"
+#include "fastpaged/scheduler/timetable.h"
 
 namespace fastpaged {
 
 struct SchedulerConfig {
   std::int32_t num_blocks = 0;
   std::int32_t block_size = 16;
-  std::int32_t num_host_blocks = 0;  // for swapped groups
+  std::int32_t num_host_blocks = 0;  // for swapped groups, and for what the prefix cache evicts
   std::int32_t max_num_seqs = 256;
   std::int32_t max_num_batched_tokens = 2048;  // >= max_model_len without chunked_prefill
   std::int32_t max_model_len = 0;              // >= 2: a prompt token and an answer; may exceed the pool
@@ -77,8 +113,15 @@ struct SchedulerConfig {
   bool prefix_caching = false;
   std::int32_t max_pinned_blocks = 0;                  // of all pins together; 0 without prefix_caching
   std::uint64_t prefix_hash_mask = ~std::uint64_t{0};  // for tests: the bits of the prefix cache's hashes that count
+  std::int64_t max_cache_events = 0;                   // kept until take_cache_events(); 0: none
+  PreemptionCosts costs = {};                          // for PreemptionMode::kAuto, until set_costs()
+  bool host_prefix_tier = false;  // cached blocks that are evicted go to the host pool, and are found there
   SchedulerPolicy policy = {};
 };
+
+// Points in time: nanoseconds of whatever clock the caller of schedule() has, which must not go back.
+using Nanoseconds = std::int64_t;
+inline constexpr Nanoseconds kNoDeadline = std::numeric_limits<Nanoseconds>::max();
 
 struct NewRequest {
   GroupId id = 0;
@@ -88,6 +131,9 @@ struct NewRequest {
   std::string cache_root = {};     // a tenant's salt: cached blocks are shared under the same one alone
   bool skip_prefix_cache = false;  // takes nothing from the prefix cache; others may take from it
   std::int32_t num_samples = 1;    // answers to one prompt, drawn independently: sample i with mix(sampling.seed, i)
+  std::int32_t priority = 0;       // smaller is served first, under SchedulerPolicy::by_priority
+  Nanoseconds deadline = kNoDeadline;        // a schedule() from then on ends it, wherever it is
+  Nanoseconds queue_deadline = kNoDeadline;  // a schedule() from then on ends it if it was never let in
 };
 
 class Scheduler {
@@ -114,6 +160,8 @@ class Scheduler {
   // The next schedule() preempts this group before anything else, if it runs then, by `mode`. It may come back in the
   // same step. For tests and for operators; false if it is not here.
   bool preempt(GroupId id, PreemptionMode mode);
+  // From now on; throws std::invalid_argument for a negative number or none.
+  void set_costs(const PreemptionCosts& costs);
   // Ends every request at once, with no event. What is cached or pinned stays so.
   void reset();
 
@@ -130,9 +178,11 @@ class Scheduler {
   [[nodiscard]] std::int64_t num_logical_blocks() const;
   [[nodiscard]] std::int64_t num_physical_blocks() const;
 
-  // A plan that was never updated is forgotten: its tokens are planned anew, and groups whose blocks it copied are
-  // recomputed, for nobody knows whether the copies were run.
-  [[nodiscard]] SchedulerOutput schedule();
+  // A plan that was never updated is forgotten: its tokens are planned anew. Nobody knows whether its copies were run:
+  // whoever has computed tokens where they wrote is recomputed, and what was cached there is forgotten.
+  // now: see Nanoseconds; without it the time stands still. Throws std::invalid_argument if it goes back.
+  [[nodiscard]] SchedulerOutput schedule(Nanoseconds now);
+  [[nodiscard]] SchedulerOutput schedule() { return schedule(now_); }
   // results: plan.num_results of them, in plan order; of a score's only `ok` is looked at. Events of plan.ended come
   // first. A sequence that has gone since schedule() is passed over. A stop token is appended and reported like any
   // other. Where samples part, each has its event, in their order; one that its first token ends has an id of its own
@@ -152,7 +202,21 @@ class Scheduler {
   [[nodiscard]] const SchedulerStats& stats() const { return stats_; }
   [[nodiscard]] const KVCacheManager& kv_cache() const { return kv_cache_; }
   [[nodiscard]] const SequenceGroup& group(GroupId id) const;  // throws std::invalid_argument
+  // Also of one that has ended, at least until the update() after the one that has said so; else nothing.
+  [[nodiscard]] RequestCost request_cost(GroupId id) const;
   [[nodiscard]] const StepPlan& plan() const { return plan_; }
+  // What became of the prefix cache's contents since the last time; nothing without max_cache_events.
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return kv_cache_.take_cache_events(); }
+  // Read off the tables now: O(blocks + entries of tables), and with snapshot() the tokens of cached blocks.
+  [[nodiscard]] KVSnapshot snapshot() const;
+  struct SlotSplits {
+    SlotSplit device, host;
+  };
+  [[nodiscard]] SlotSplits slot_splits() const;               // snapshot()'s alone, which is cheaper
+  Quarantine quarantine();                                    // after a broken invariant: see quarantine.h
+  [[nodiscard]] std::int32_t num_quarantined_blocks() const;  // of both tiers
+  [[nodiscard]] bool references_add_up() const;               // the quick look before a step: see quarantine.h
+  void check_references() const;                              // the look now and then: see there
   void check_invariants() const;
 
  private:
@@ -161,13 +225,15 @@ class Scheduler {
   bool plan_decode(SequenceGroup& group);   // false: the group does not run any more
   bool plan_prefill(SequenceGroup& group);  // the same
   void let_in();
+  // What running groups are counted on to take of the free blocks: in a step, or over a window of `steps` more.
+  struct RunningNeeds {
+    std::int32_t steps = 0;
+    std::int64_t num_blocks = 0;
+    std::int64_t most_branches = 0;  // of one of them
+  };
   [[nodiscard]] SequenceGroup* next_in_line() const;
-  [[nodiscard]] bool may_enter(const SequenceGroup& group, std::int64_t running_needs);
-  [[nodiscard]] bool fits_budget(const SequenceGroup& group) const;
+  [[nodiscard]] bool may_enter(const SequenceGroup& group, const RunningNeeds& running);
   bool enter(SequenceGroup& group);  // false: it does not run after all
-  [[nodiscard]] std::int32_t chunk_of(const SequenceGroup& group, const Sequence& sequence) const;
-  [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group) const;
-  [[nodiscard]] std::int64_t missing_blocks_of_running() const;  // 0 if the policy does not count them
   enum class Room : std::uint8_t { kThere, kSequenceEnded, kGroupGone };
   Room make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens);
   bool make_room_per_branch(SequenceGroup& group);  // false: the group had to go itself
@@ -178,12 +244,81 @@ class Scheduler {
   // scheduler_prefixes.cc
   void look_up(const SequenceGroup& group);
   [[nodiscard]] PrefixMatch match_of(const SequenceGroup& group, const Sequence& sequence) const;
-  [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t spare);
+  [[nodiscard]] bool finds_room(const SequenceGroup& group, std::int64_t missing, std::int64_t spare);
   [[nodiscard]] bool computes_prefix_of(const SequenceGroup& group) const;
   void adopt_prefixes(SequenceGroup& group);
   void publish(const SequenceGroup& group, Sequence& sequence);
   bool publish_one(const SequenceGroup& group, Sequence& sequence);  // whether anything was new
-  void release_pins_for(std::int64_t num_blocks);
+  void release_pins_for(const SequenceGroup& swapped);
+
+  // scheduler_tiers.cc
+  void weigh_evictions();
+  void distrust_copies();
+  void count_moved_prefixes();
+  [[nodiscard]] std::int64_t num_swap_copies() const;
+
+  // scheduler_shares.cc
+  struct Limits {  // of a plan in the making, or of one without some who are planned
+    std::int32_t budget = 0;
+    std::int32_t cut = 0;  // tokens of prompts that have only a share
+    std::int32_t spare_rows = 0;
+  };
+  struct Chunk {
+    std::int32_t num_tokens = 0;
+    bool is_cut = false;
+  };
+  [[nodiscard]] bool shares_prefills() const {
+    return config_.policy.prefill_share > 0 && config_.policy.chunked_prefill;
+  }
+  [[nodiscard]] std::int32_t most_tokens_at_once() const;
+  void start_shares();
+  void share_among_running();
+  void share_among_line();
+  [[nodiscard]] Limits plan_limits() const;
+  [[nodiscard]] Chunk chunk_of(const SequenceGroup& group, const Sequence& sequence, const Limits& limits) const;
+  [[nodiscard]] bool fits_plan(const SequenceGroup& group, const Limits& limits) const;
+  void note_cut(SequenceGroup& group);
+  void hand_out_rest();
+  void hand_out_rest(SequenceGroup& group, Sequence& sequence, bool shares);
+
+  // scheduler_priorities.cc
+  struct Way {                       // what there is for the first in line, if some did not run any more
+    std::int64_t num_sequences = 0;  // with its own
+    std::int64_t num_free_blocks = 0;
+    std::int64_t num_held_blocks = 0;   // by itself, on the host
+    std::int64_t num_found_in_use = 0;  // of its own: on the device already, and held there
+    Limits limits;
+    std::unordered_map<BlockId, std::int32_t> found;       // how often
+    std::unordered_map<BlockId, std::int32_t> given_back;  // by how many tables
+  };
+  [[nodiscard]] bool may_age(const SequenceGroup& group) const;
+  [[nodiscard]] Timetable::Entry ageing_of(const SequenceGroup& group) const;
+  void join_line(SequenceGroup& group);
+  void leave_line(SequenceGroup& group);
+  void age_line();
+  bool make_way_for(const SequenceGroup& group);
+  [[nodiscard]] Way way_of(const SequenceGroup& group) const;
+  void clear_way(const SequenceGroup& victim, Way& way) const;
+  [[nodiscard]] bool is_clear(const SequenceGroup& group, const Way& way, std::size_t num_running) const;
+
+  // scheduler_deadlines.cc
+  void set_deadlines(const SequenceGroup& group);
+  void clear_deadlines(const SequenceGroup& group);
+  void clear_queue_deadline(const SequenceGroup& group);
+  void end_expired();
+  void end_by_time(SequenceGroup& group, FinishReason reason);
+  // scheduler_growth.cc
+  [[nodiscard]] std::int64_t missing_blocks(const SequenceGroup& group, std::int32_t steps) const;
+  [[nodiscard]] std::int64_t missing_blocks_to_come(const SequenceGroup& group, std::int32_t steps) const;
+  [[nodiscard]] std::int32_t growth(const SequenceGroup& group, const Sequence& sequence, std::int32_t steps) const;
+  [[nodiscard]] RunningNeeds needs_of_running(std::int32_t steps, std::size_t num_running) const;
+  void add_needs(const SequenceGroup& group, RunningNeeds& needs) const;
+  [[nodiscard]] std::int64_t blocks_beside(const SequenceGroup& group, const RunningNeeds& running) const;
+  [[nodiscard]] std::int64_t more_blocks(const SequenceGroup& group, std::int32_t steps) const;
+  [[nodiscard]] bool counts_needs(std::int32_t steps) const { return config_.policy.counts_running_needs || steps > 0; }
+  [[nodiscard]] std::int32_t steps_kept(std::size_t num_running) const;
+  [[nodiscard]] bool is_kept(const SequenceGroup& group) const { return group.kept_until >= plan_.step(); }
+  [[nodiscard]] SequenceGroup& victim_for(const SequenceGroup& group) const;
 
   // scheduler_preemption.cc
   struct ForcedPreemption {
@@ -193,7 +328,8 @@ class Scheduler {
   void preempt_as_told();
   void preempt_for_room(SequenceGroup& group);
   void move_out(SequenceGroup& group, PreemptionMode mode);
-  void distrust_copies();
+  [[nodiscard]] bool wants_swap(const SequenceGroup& group, PreemptionMode mode) const;
+  [[nodiscard]] PreemptionStakes stakes_of(const SequenceGroup& group) const;
 
   [[nodiscard]] RequestQueue& queue_of(GroupState state);
   [[nodiscard]] const RequestQueue& queue_of(GroupState state) const;
@@ -202,6 +338,8 @@ class Scheduler {
   bool remove_sequence(SequenceGroup& group, Sequence& sequence);  // and with the last one the group: then true
 
   // scheduler_results.cc
+  void take_planned(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                    std::vector<SequenceEvent>& events);
   void take_results(const PlannedSequence& planned, std::span<const SampledToken> results, std::int32_t first_result,
                     std::vector<SequenceEvent>& events);
   void take_token(const SequenceGroup& group, const Sequence& sequence, TokenId token, SequenceEvent& event) const;
@@ -216,9 +354,34 @@ class Scheduler {
   Room end_beam_at_ceiling(SequenceGroup& group, Sequence& sequence);
   void end_beam_search(SequenceGroup& group, std::vector<SequenceEvent>& events);
 
+  // scheduler_snapshot.cc
+  [[nodiscard]] std::vector<const SequenceGroup*> groups_by_arrival() const;
+  [[nodiscard]] TierUse tier_use(Tier tier) const;
+  void fill_slots(TierUse& use, Tier tier) const;
+  void fill_holders(KVSnapshot& snapshot) const;
+  void fill_hashes(KVSnapshot& snapshot) const;
+  // scheduler_quarantine.cc
+  struct Holders {  // of each block: how many tables list it
+    std::vector<std::int32_t> on_device, on_host;
+  };
+  struct Broken {
+    GroupId id = 0;
+    std::string what;
+  };
+  static constexpr std::string_view kRefusedRelease = "Scheduler: a request that ended found one of its blocks free";
+  static constexpr std::string_view kLostRunning = "Scheduler: lost count of the running sequences";
+  [[nodiscard]] std::int64_t count_running_sequences() const;
+  [[nodiscard]] bool all_released() const { return kv_cache_.num_refused_releases() == num_refused_releases_; }
+  [[nodiscard]] bool is_broken(GroupId id) const;
+  [[nodiscard]] Holders count_holders() const;
+  void find_broken_groups(const KVCacheManager::Faults& faults);
+  void find_broken_plans();
+  void put_in_order();
+
   // scheduler_invariants.cc
   void check_group(const SequenceGroup& group) const;
   static void check_beams(const SequenceGroup& group);
+  void check_deadlines() const;
   void check_rows() const;
   void check_blocks() const;
 
@@ -232,14 +395,18 @@ class Scheduler {
   std::int64_t num_running_sequences_ = 0;
   std::int64_t num_watermark_blocks_ = 0;
   StepPlan plan_;
-  std::vector<std::int32_t> beam_rows_;  // update()'s: results of those live beams of a group that it has passed
+  std::int32_t cut_limit_ = 0;            // most tokens of prompts that have only a share of the plan in the making
+  std::int32_t cut_part_ = 0;             // of these, of one group before the rest is handed out
+  std::vector<SequenceGroup*> prefills_;  // those that run and do not decode, while they are planned
+  std::vector<SequenceGroup*> cut_;       // planned for less than they could do, while others are
+  std::vector<std::int32_t> beam_rows_;   // update()'s: results of those live beams of a group that it has passed
   // Of the plan in the making, and of the last one:
   std::vector<GroupId> preempted_;
   std::vector<GroupId> swapped_out_;
   std::vector<GroupId> swapped_in_;
   std::vector<GroupId> let_in_;
   std::vector<std::pair<GroupId, std::int32_t>> cached_;
-  std::vector<GroupId> copied_;    // groups whose blocks its copies write or read
+  std::vector<BlockCopy> plan_copies_;
   std::vector<GroupId> kept_out_;  // preempted for want of room: not let in again by the same plan
   bool swapped_for_room_ = false;  // then no swapped group comes back by this plan
 
@@ -260,9 +427,19 @@ class Scheduler {
   std::int64_t found_when_stalled_ = 0;
   std::uint64_t gains_when_stalled_ = 0;
 
+  Timetable ageing_;  // of those in line, by steps
+  Timetable deadlines_;
+  Timetable queue_deadlines_;  // of those that were never let in
   std::vector<ForcedPreemption> forced_;
-  std::vector<SequenceEvent> ended_;  // while planning, not reported yet
+  // Of those that were preempted and have ended since the last update(), and before it, since the one before.
+  std::unordered_map<GroupId, RequestCost> costs_of_ended_, costs_ended_before_;
+  PreemptionForecast forecast_;
+  std::vector<Broken> broken_;                // groups that an update() could not carry on, or a quarantine() found
+  std::int64_t num_refused_releases_ = 0;     // of which quarantine() knows
+  std::vector<SequenceEvent> spared_events_;  // of that update(), of the others
+  std::vector<SequenceEvent> ended_;          // while planning, not reported yet
   SchedulerStats stats_;
+  Nanoseconds now_ = 0;
   std::int64_t next_arrival_ = 0;
   SequenceId next_sequence_id_ = 0;
 };

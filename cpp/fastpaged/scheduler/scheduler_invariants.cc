@@ -30,6 +30,7 @@ bool is_branch_of(const SequenceGroup& group, const Sequence* sequence) {
 }  // namespace
 
 void Scheduler::check_invariants() const {
+  invariant(all_released(), kRefusedRelease);
   kv_cache_.check_invariants();
   waiting_.check_invariants();
   running_.check_invariants();
@@ -41,6 +42,7 @@ void Scheduler::check_invariants() const {
     invariant(group.id == id, "Scheduler: a group under another's id");
     check_group(group);
   }
+  check_deadlines();
   for (const ForcedPreemption& forced : forced_) {
     invariant(groups_.contains(forced.id), "Scheduler: told to preempt a group that has gone");
   }
@@ -51,6 +53,24 @@ void Scheduler::check_invariants() const {
   }
   check_rows();
   check_blocks();
+  invariant(references_add_up(), "Scheduler: tables list more blocks, or fewer, than are referred to");
+}
+
+void Scheduler::check_deadlines() const {
+  std::size_t num_deadlines = 0;
+  std::size_t num_queue_deadlines = 0;
+  for (const auto& [id, group] : groups_) {
+    if (group.deadline != kNoDeadline) {
+      ++num_deadlines;
+      invariant(deadlines_.contains({group.deadline, group.arrival, id}), "Scheduler: lost a deadline");
+    }
+    if (group.queue_deadline != kNoDeadline && !group.was_let_in) {
+      ++num_queue_deadlines;
+      invariant(queue_deadlines_.contains({group.queue_deadline, group.arrival, id}), "Scheduler: lost a time-out");
+    }
+  }
+  invariant(deadlines_.size() == num_deadlines && queue_deadlines_.size() == num_queue_deadlines,
+            "Scheduler: a deadline of a group that has gone, or was let in");
 }
 
 void Scheduler::check_rows() const {
@@ -112,9 +132,7 @@ void Scheduler::check_beams(const SequenceGroup& group) {
 void Scheduler::check_blocks() const {
   std::vector<std::int32_t> on_device(kv_cache_.num_blocks(), 0);
   std::vector<std::int32_t> on_host(kv_cache_.host_pool().num_blocks(), 0);
-  std::int64_t num_running_sequences = 0;
   for (const auto& [id, group] : groups_) {
-    num_running_sequences += group.state == GroupState::kRunning ? group.num_counted() : 0;
     for (const auto& sequence : group.sequences) {
       for (const BlockId block : sequence->table().blocks()) {
         ++(group.state == GroupState::kSwapped ? on_host : on_device).at(block);
@@ -126,8 +144,8 @@ void Scheduler::check_blocks() const {
       ++on_device.at(block);
     }
   }
-  invariant(num_running_sequences == num_running_sequences_, "Scheduler: lost count of the running sequences");
-  invariant(num_running_sequences <= config_.max_num_seqs, "Scheduler: more running sequences than max_num_seqs");
+  invariant(count_running_sequences() == num_running_sequences_, kLostRunning);
+  invariant(num_running_sequences_ <= config_.max_num_seqs, "Scheduler: more running sequences than max_num_seqs");
   check_holders(kv_cache_.device_pool(), on_device);
   check_holders(kv_cache_.host_pool(), on_host);
 }

@@ -65,7 +65,7 @@ struct SchedulerOutput {
   std::vector<GroupId> swapped_out;
   std::vector<GroupId> swapped_in;
   std::vector<GroupId> let_in;  // from either line, those swapped in among them, and not preempted again
-  // Sequences that ended while planning, without a token: they had reached the end of the pool.
+  // Sequences that ended while planning, without a token: they had reached the end of the pool, or their time was up.
   // They are repeated in each plan until an update() has reported them.
   std::vector<SequenceEvent> ended;
   // Requests let in for the first time by this plan, and how many of their prompt's tokens the prefix cache had.

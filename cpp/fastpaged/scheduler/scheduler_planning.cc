@@ -3,22 +3,34 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "fastpaged/base/check.h"
 #include "fastpaged/scheduler/scheduler.h"
 
 namespace fastpaged {
 
-SchedulerOutput Scheduler::schedule() {
+SchedulerOutput Scheduler::schedule(Nanoseconds now) {
+  require(now >= now_, [&] {
+    return "now must be >= " + std::to_string(now_) + ", the time of the last schedule(), got " + std::to_string(now);
+  });
+  now_ = now;
+  kv_cache_.start_step(plan_.step() + 1);
+  invariant(all_released(), kRefusedRelease);
   distrust_copies();
+  plan_copies_.clear();
+  end_expired();
   constexpr std::int32_t kNoLimit = std::numeric_limits<std::int32_t>::max();
   const std::int32_t spare_rows = config_.max_num_rows == 0 ? kNoLimit : config_.max_num_rows - config_.max_num_seqs;
   plan_.start(config_.max_num_batched_tokens, spare_rows);
+  age_line();
   preempt_as_told();
   plan_running();
   let_in();
+  hand_out_rest();
   SchedulerOutput output = plan_.output();
   output.copies = kv_cache_.take_copies();
+  plan_copies_ = output.copies;
   output.preempted = preempted_;
   output.swapped_out = swapped_out_;
   output.swapped_in = swapped_in_;
@@ -45,18 +57,31 @@ void Scheduler::count_copies(std::span<const BlockCopy> copies) {
         break;
     }
   }
+  count_moved_prefixes();
 }
 
 void Scheduler::plan_running() {
-  for (const bool decodes : {true, false}) {
-    // Groups leave from the back, or it is the one at i itself that leaves: an index stays good.
-    std::size_t i = 0;
-    while (i < running_.size() && plan_.budget() > 0) {
-      SequenceGroup& group = running_[i];
-      const bool runs_on = group.decodes() != decodes || (decodes ? plan_decode(group) : plan_prefill(group));
-      i += runs_on ? 1 : 0;
+  prefills_.clear();
+  start_shares();
+  // Groups leave from behind the one at i, or it is that one itself that leaves: an index stays good.
+  for (std::size_t i = 0; i < running_.size() && plan_.budget() > 0;) {
+    SequenceGroup& group = running_[i];
+    const bool decodes = group.decodes();
+    if (!decodes) {
+      prefills_.push_back(&group);
+    }
+    i += !decodes || plan_decode(group) ? 1 : 0;
+  }
+  share_among_running();
+  for (SequenceGroup* group : prefills_) {
+    if (plan_.budget() == 0) {
+      break;
+    }
+    if (group->state == GroupState::kRunning) {  // nobody is gone for good but by its own doing
+      plan_prefill(*group);
     }
   }
+  share_among_line();
 }
 
 bool Scheduler::plan_decode(SequenceGroup& group) {
@@ -80,16 +105,23 @@ bool Scheduler::plan_decode(SequenceGroup& group) {
 }
 
 bool Scheduler::plan_prefill(SequenceGroup& group) {
+  std::int32_t part_left = cut_part_;
   for (std::size_t i = 0; i < group.sequences.size();) {
     Sequence& sequence = *group.sequences[i];
-    const std::int32_t num_tokens = chunk_of(group, sequence);
+    Limits limits = plan_limits();
+    limits.cut = std::min(limits.cut, part_left);
+    const auto [num_tokens, is_cut] = chunk_of(group, sequence, limits);
     const Room room = num_tokens == 0 ? Room::kThere : make_room(group, sequence, num_tokens);
     if (room == Room::kGroupGone) {
       return false;
     }
     if (room == Room::kThere) {
       if (num_tokens > 0) {
-        plan_.add(group, sequence, num_tokens);
+        plan_.add(group, sequence, num_tokens, is_cut);
+        part_left -= is_cut ? num_tokens : 0;
+      }
+      if (shares_prefills() && num_tokens < group.num_prefill_tokens(sequence)) {
+        note_cut(group);
       }
       ++i;
     }
@@ -97,51 +129,34 @@ bool Scheduler::plan_prefill(SequenceGroup& group) {
   return true;
 }
 
-std::int32_t Scheduler::chunk_of(const SequenceGroup& group, const Sequence& sequence) const {
-  const std::int32_t wanted = group.num_prefill_tokens(sequence);
-  if (wanted == 0 || (!config_.policy.chunked_prefill && wanted > plan_.budget())) {
-    return 0;
-  }
-  const std::int32_t threshold = config_.policy.long_prefill_token_threshold;
-  const std::int32_t allowed = std::min(wanted, plan_.budget());
-  return sequence.most_tokens(threshold > 0 ? std::min(allowed, threshold) : allowed,
-                              1 + std::int64_t{plan_.spare_rows()});
-}
-
 // Grows the sequence's table for num_tokens more, whoever has to go for it.
 Scheduler::Room Scheduler::make_room(SequenceGroup& group, Sequence& sequence, std::int32_t num_tokens) {
   const std::int32_t first_token = sequence.num_computed_tokens();
-  for (;;) {
-    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
-    if (kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
-      if (kv_cache_.copies().num_blocks() > copies_before) {
-        copied_.push_back(group.id);
-      }
-      return Room::kThere;
-    }
+  while (!kv_cache_.reserve(sequence.table(), first_token, num_tokens)) {
     const std::int64_t missing = kv_cache_.missing_blocks(sequence.table(), first_token, num_tokens);
-    if (num_held_blocks(group) + missing > kv_cache_.num_blocks()) {
+    if (num_held_blocks(group) + missing > kv_cache_.num_usable_blocks()) {
       return end_at_ceiling(group, sequence);
     }
     if (running_.size() == 1 && pins_.release_oldest()) {
       continue;
     }
-    SequenceGroup& youngest = running_.youngest();
-    const bool itself = &youngest == &group;
-    preempt_for_room(youngest);
+    SequenceGroup& victim = victim_for(group);
+    const bool itself = &victim == &group;
+    preempt_for_room(victim);
     if (itself) {
       return Room::kGroupGone;
     }
   }
+  return Room::kThere;
 }
 
 // The paper's rule: a free block for each branch, needed or not. A group alone asks only for what it needs.
 bool Scheduler::make_room_per_branch(SequenceGroup& group) {
   while (config_.policy.block_per_branch && running_.size() > 1 &&
          kv_cache_.num_free_blocks() < group.num_sequences()) {
-    SequenceGroup& youngest = running_.youngest();
-    const bool itself = &youngest == &group;
-    preempt_for_room(youngest);
+    SequenceGroup& victim = victim_for(group);
+    const bool itself = &victim == &group;
+    preempt_for_room(victim);
     if (itself) {
       return false;
     }
@@ -165,31 +180,51 @@ Scheduler::Room Scheduler::end_at_ceiling(SequenceGroup& group, Sequence& sequen
 }
 
 void Scheduler::let_in() {
-  std::optional<std::int64_t> running_needs;  // summed up once, or a step that lets in many would take their square
-  while (plan_.budget() > 0) {
+  if (waiting_.empty() && swapped_.empty()) {
+    return;
+  }
+  std::optional<RunningNeeds> running;  // summed up once or twice, or a step that lets in many would take their square
+  std::int32_t steps_kept = this->steps_kept(running_.size());
+  const auto steps_for = [&](const SequenceGroup& group) {
+    return group.num_preemptions > 0 ? config_.policy.resume_grace_steps : steps_kept;
+  };
+  const auto needs_beside = [&](const SequenceGroup& group) -> const RunningNeeds& {
+    if (!running || running->steps != steps_for(group)) {
+      running = needs_of_running(steps_for(group), running_.size());
+    }
+    return *running;
+  };
+  while (plan_.budget() > 0 || config_.policy.by_priority) {
     SequenceGroup* group = next_in_line();
     if (group == nullptr) {
       return;
     }
-    if (!running_needs) {
-      running_needs = missing_blocks_of_running();
-    }
-    if (!may_enter(*group, *running_needs)) {
-      return;
-    }
     const std::size_t num_preempted = preempted_.size();
+    if (plan_.budget() == 0 || !may_enter(*group, needs_beside(*group))) {
+      if (!make_way_for(*group)) {
+        return;
+      }
+      steps_kept = this->steps_kept(running_.size());
+    }
+    const std::int32_t steps = steps_for(*group);
+    const bool keeps = group->num_preemptions > 0 && steps > 0;
+    group->kept_until = keeps ? plan_.step() + static_cast<std::uint64_t>(steps) : 0;
     const bool runs = enter(*group);
     if (preempted_.size() > num_preempted) {
-      running_needs.reset();
-    } else if (runs && config_.policy.counts_running_needs) {
-      *running_needs += missing_blocks(*group);
+      running.reset();
+      steps_kept = this->steps_kept(running_.size());
+    } else if (runs) {
+      if (running && counts_needs(steps)) {
+        add_needs(*group, *running);
+      }
+      steps_kept = std::max(steps_kept, keeps ? steps : 0);
     }
   }
 }
 
 SequenceGroup* Scheduler::next_in_line() const {
   const bool swapped = !swapped_.empty() && (waiting_.empty() || config_.policy.swapped_before_waiting ||
-                                             swapped_.oldest().arrival < waiting_.oldest().arrival);
+                                             swapped_.oldest().rank() < waiting_.oldest().rank());
   if (swapped) {
     return swapped_for_room_ ? nullptr : &swapped_.oldest();
   }
@@ -198,7 +233,7 @@ SequenceGroup* Scheduler::next_in_line() const {
   return kept_out ? nullptr : &waiting_.oldest();
 }
 
-bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs) {
+bool Scheduler::may_enter(const SequenceGroup& group, const RunningNeeds& running) {
   if (running_.empty()) {
     look_up(group);
     return true;  // all there is is its own: never stuck
@@ -206,60 +241,33 @@ bool Scheduler::may_enter(const SequenceGroup& group, std::int64_t running_needs
   if (num_running_sequences_ + group.num_counted() > config_.max_num_seqs) {
     return false;
   }
-  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - running_needs;
+  const std::int64_t spare = kv_cache_.num_free_blocks() - num_watermark_blocks_ - blocks_beside(group, running);
   if (group.state == GroupState::kSwapped) {
     look_up(group);
-    const std::int64_t more = config_.policy.block_per_branch ? group.num_sequences() : missing_blocks(group);
-    return num_held_blocks(group) + more <= spare && fits_budget(group);
+    const std::int64_t back = kv_cache_.missing_to_swap_in(group.tables());
+    return back + more_blocks(group, running.steps) <= spare && fits_plan(group, plan_limits());
   }
-  return finds_room(group, spare) && fits_budget(group) && !computes_prefix_of(group);
-}
-
-// Whether what it must compute at once is within the plan's budget.
-bool Scheduler::fits_budget(const SequenceGroup& group) const {
-  std::int64_t num_tokens = 0;
-  for (const auto& sequence : group.sequences) {
-    num_tokens += group.decodes() ? 1 : group.num_prefill_tokens(*sequence);
-  }
-  const bool whole = group.decodes() || !config_.policy.chunked_prefill;
-  return !whole || num_tokens - found_.num_tokens <= plan_.budget();
+  return finds_room(group, missing_blocks(group, running.steps), spare) && fits_plan(group, plan_limits()) &&
+         !computes_prefix_of(group);
 }
 
 bool Scheduler::enter(SequenceGroup& group) {
   if (group.state == GroupState::kSwapped) {
     if (running_.empty()) {
-      release_pins_for(num_held_blocks(group));
+      release_pins_for(group);
     }
+    const std::int64_t copies_before = num_swap_copies();
     invariant(kv_cache_.swap_in(group.tables()), "Scheduler: no room for a swapped group that fits");
+    const std::int64_t num_copied = num_swap_copies() - copies_before;
+    group.num_blocks_swapped_in += num_copied;
+    forecast_.see_swapped_in(num_held_blocks(group), num_copied);
     swapped_in_.push_back(group.id);
-    copied_.push_back(group.id);
     ++stats_.num_groups_swapped_in;
   }
   change_state(group, GroupState::kRunning);
   let_in_.push_back(group.id);
   adopt_prefixes(group);
   return group.decodes() ? plan_decode(group) : plan_prefill(group);
-}
-
-// Blocks that the known tokens of this group still lack.
-std::int64_t Scheduler::missing_blocks(const SequenceGroup& group) const {
-  std::int64_t missing = 0;
-  for (const auto& sequence : group.sequences) {
-    const std::int32_t shared_blocks = sequence->rebuild().num_tokens / config_.block_size;
-    missing += sequence->rebuild().from != nullptr
-                   ? kv_cache_.blocks_for(sequence->num_tokens()) - shared_blocks
-                   : kv_cache_.missing_blocks(sequence->table(), sequence->num_computed_tokens(),
-                                              sequence->num_uncomputed_tokens());
-  }
-  return missing;
-}
-
-std::int64_t Scheduler::missing_blocks_of_running() const {
-  std::int64_t missing = 0;
-  for (std::size_t i = 0; config_.policy.counts_running_needs && i < running_.size(); ++i) {
-    missing += missing_blocks(running_[i]);
-  }
-  return missing;
 }
 
 // Blocks of one tier that this group's branches hold, shared ones counted once.

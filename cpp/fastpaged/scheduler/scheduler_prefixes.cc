@@ -47,10 +47,10 @@ PrefixMatch Scheduler::match_of(const SequenceGroup& group, const Sequence& sequ
   return kv_cache_.match_prefix(sequence.token_ids(), most_adopted(sequence), group.cache_root);
 }
 
-// Whether a waiting group's blocks fit into `spare`. What a group at the head of the line found when it last failed to
-// fit is remembered: it can only have gained what the cache has gained since, so that it is mostly refused at once.
-bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t spare) {
-  const std::int64_t missing = missing_blocks(group);
+// Whether what a waiting group lacks, less what it finds in use, fits into `spare`. What a group at the head of the
+// line found when it last failed to fit is remembered: it can only have gained what the cache has gained since, so that
+// it is mostly refused at once.
+bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t missing, std::int64_t spare) {
   const Stalled now = {group.arrival, group.num_preemptions, group.num_sequences()};
   const std::uint64_t num_gains = kv_cache_.num_prefix_gains();
   if (stalled_ == now &&
@@ -67,15 +67,16 @@ bool Scheduler::finds_room(const SequenceGroup& group, std::int64_t spare) {
   return false;
 }
 
-// Whether a prompt that this plan completes has the block that this group lacks next: the group finds it in the next
-// step. Without that, requests that come together would all compute the prefix they share.
+// Whether a prompt that this plan completes, or one that goes before the group and has but a share of this plan, has
+// the block that the group lacks next: it finds it in the next step, or a later one. Without that, requests that come
+// together would all compute the prefix they share.
 bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
   if (!config_.prefix_caching || group.skip_prefix_cache) {
     return false;
   }
   for (std::size_t i = 0; i < group.sequences.size(); ++i) {
     const Sequence& sequence = *group.sequences[i];
-    const std::int64_t begin = std::ssize(found_.matches[i].blocks) * config_.block_size;
+    const std::int64_t begin = std::int64_t{found_.matches[i].num_blocks()} * config_.block_size;
     const std::int64_t end = begin + config_.block_size;
     if (sequence.rebuild().from != nullptr || end > most_adopted(sequence)) {
       continue;
@@ -93,7 +94,15 @@ bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
       return std::ranges::equal(computed.subspan(front), wanted.subspan(front)) &&
              std::ranges::equal(computed.first(front), wanted.first(front));
     };
-    if (std::ranges::any_of(plan_.sequences(), computes_it)) {
+    const auto will_compute_it = [&](const SequenceGroup* other) {
+      return other->rank() < group.rank() && other->cache_root == group.cache_root &&
+             std::ranges::any_of(other->sequences, [&](const auto& prompt) {
+               return prompt->publishes() && prompt->num_computed_tokens() < end && end <= prompt->num_tokens() &&
+                      std::ranges::equal(prompt->token_ids().first(static_cast<std::size_t>(end)),
+                                         sequence.token_ids().first(static_cast<std::size_t>(end)));
+             });
+    };
+    if (std::ranges::any_of(plan_.sequences(), computes_it) || std::ranges::any_of(cut_, will_compute_it)) {
       return true;
     }
   }
@@ -103,6 +112,7 @@ bool Scheduler::computes_prefix_of(const SequenceGroup& group) const {
 // Takes over what look_up() found. REQUIRES: no block was allocated since.
 void Scheduler::adopt_prefixes(SequenceGroup& group) {
   std::int32_t num_tokens = 0;
+  std::int32_t num_host_tokens = 0;
   for (std::size_t i = 0; i < group.sequences.size(); ++i) {
     Sequence& sequence = *group.sequences[i];
     if (found_.matches[i].num_tokens == 0) {
@@ -111,20 +121,20 @@ void Scheduler::adopt_prefixes(SequenceGroup& group) {
     // The copy for another branch may have taken the place of what was found for this one.
     const PrefixMatch match = num_tokens == 0 ? std::move(found_.matches[i]) : match_of(group, sequence);
     pins_.touch(match.blocks);
-    const std::int64_t copies_before = kv_cache_.copies().num_blocks();
-    num_tokens += sequence.adopt(kv_cache_, match);
-    if (kv_cache_.copies().num_blocks() > copies_before) {
-      copied_.push_back(group.id);
-      ++stats_.num_partial_prefix_blocks;
-    }
+    const std::int32_t num_adopted = sequence.adopt(kv_cache_, match);
+    num_tokens += num_adopted;
+    num_host_tokens += std::max(0, num_adopted - match.num_device_tokens(config_.block_size));
     pins_.offer(sequence.table(), sequence.num_published_blocks(), sequence.token_ids(), group.cache_root);
     group.take_over_from(sequence, kv_cache_);
   }
+  forecast_.see_found(std::exchange(group.stakes, {}), num_tokens - num_host_tokens, num_host_tokens);
   if (!std::exchange(group.was_let_in, true)) {
+    clear_queue_deadline(group);
     cached_.emplace_back(group.id, num_tokens);
     const bool looked_up = config_.prefix_caching && !group.skip_prefix_cache;
     stats_.num_prefix_tokens_looked_up += looked_up ? group.sequences.front()->num_prompt_tokens() : 0;
     stats_.num_prefix_tokens_found += num_tokens;
+    stats_.num_host_prefix_tokens_found += num_host_tokens;
   }
 }
 
@@ -162,7 +172,7 @@ std::int32_t Scheduler::pin(PinId id, std::vector<TokenId> token_ids, std::strin
   BlockTable table = kv_cache_.make_table(PrefixPins::owner_of(id));
   const std::int64_t whole_blocks = std::ssize(token_ids) / config_.block_size * config_.block_size;
   PrefixMatch match = kv_cache_.match_prefix(token_ids, static_cast<std::int32_t>(whole_blocks), cache_root);
-  match.num_tokens -= std::exchange(match.num_partial_tokens, 0);  // whole blocks alone
+  match.keep_device_blocks(config_.block_size);
   PublishedPrefix published;
   static_cast<void>(kv_cache_.adopt(table, match, published));
   const std::int32_t num_held = table.size();
@@ -196,9 +206,9 @@ std::int64_t Scheduler::num_physical_blocks() const {
   return std::ranges::count(held, true);
 }
 
-// For a group that has the pool to itself, but for pins.
-void Scheduler::release_pins_for(std::int64_t num_blocks) {
-  while (kv_cache_.num_free_blocks() < num_blocks && pins_.release_oldest()) {
+// For a group on the host that has the pool to itself, but for pins.
+void Scheduler::release_pins_for(const SequenceGroup& swapped) {
+  while (kv_cache_.num_free_blocks() < kv_cache_.missing_to_swap_in(swapped.tables()) && pins_.release_oldest()) {
   }
 }
 

@@ -1,6 +1,8 @@
 // What came of a step, and what it does to those who took part.
 #include <algorithm>
 #include <memory>
+#include <source_location>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -25,31 +27,54 @@ std::vector<SequenceEvent> Scheduler::update(const SchedulerOutput& plan, const 
            ", got " + std::to_string(results.tokens.size());
   });
   require_candidates(results);
+  costs_ended_before_ = std::exchange(costs_of_ended_, {});
   std::vector<SequenceEvent> events = std::exchange(ended_, {});
   events.reserve(events.size() + results.tokens.size());
   std::int32_t next_result = 0;
   for (const PlannedSequence& planned : plan_.sequences()) {
     const std::int32_t first_result = next_result;
-    const std::int32_t num_results = planned.what.num_results();
-    next_result += num_results;
-    if (planned.group == nullptr) {
+    next_result += planned.what.num_results();
+    if (planned.group == nullptr || is_broken(planned.group->id)) {
       continue;
     }
-    stats_.num_tokens_recomputed += planned.sequence->advance(planned.what.num_tokens);
-    if (std::ranges::all_of(results.tokens.subspan(first_result, num_results), &SampledToken::ok)) {
-      publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
-    }
-    if (planned.group->num_sequences() > 1) {
-      planned.group->take_over_from(*planned.sequence, kv_cache_);
-    }
-    if (num_results > 0 && planned.group->beams != nullptr) {
-      take_candidates(planned, results, first_result, events);
-    } else if (num_results > 0) {
-      take_results(planned, results.tokens.subspan(first_result, num_results), first_result, events);
+    const GroupId id = planned.group->id;
+    const std::size_t num_events = events.size();
+    try {
+      take_planned(planned, results, first_result, events);
+    } catch (const std::logic_error& error) {  // the others have their results all the same
+      events.resize(num_events);
+      beam_rows_.clear();
+      broken_.push_back({id, error.what()});
     }
   }
   plan_.spend();
+  if (!broken_.empty() || !all_released()) {
+    spared_events_ = std::move(events);
+    throw_invariant(broken_.empty() ? std::string(kRefusedRelease)
+                                    : "group " + std::to_string(broken_.front().id) + ": " + broken_.front().what,
+                    std::source_location::current());
+  }
   return events;
+}
+
+// What one sequence of the plan has computed.
+void Scheduler::take_planned(const PlannedSequence& planned, const SampledRows& results, std::int32_t first_result,
+                             std::vector<SequenceEvent>& events) {
+  const std::int32_t num_results = planned.what.num_results();
+  const std::int32_t num_recomputed = planned.sequence->advance(planned.what.num_tokens);
+  planned.group->num_tokens_recomputed += num_recomputed;
+  stats_.num_tokens_recomputed += num_recomputed;
+  if (std::ranges::all_of(results.tokens.subspan(first_result, num_results), &SampledToken::ok)) {
+    publish(*planned.group, *planned.sequence);  // before it shares its blocks, or gives them back
+  }
+  if (planned.group->num_sequences() > 1) {
+    planned.group->take_over_from(*planned.sequence, kv_cache_);
+  }
+  if (num_results > 0 && planned.group->beams != nullptr) {
+    take_candidates(planned, results, first_result, events);
+  } else if (num_results > 0) {
+    take_results(planned, results.tokens.subspan(first_result, num_results), first_result, events);
+  }
 }
 
 // An event per draw; if there is none, one with the scores. The scores are the first one's.

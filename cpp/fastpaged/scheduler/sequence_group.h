@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "fastpaged/base/types.h"
@@ -23,6 +24,7 @@
 #include "fastpaged/request/sampling_params.h"
 #include "fastpaged/request/stopping.h"
 #include "fastpaged/scheduler/beam_search.h"
+#include "fastpaged/scheduler/preemption_forecast.h"
 #include "fastpaged/scheduler/sequence.h"
 
 namespace fastpaged {
@@ -35,7 +37,13 @@ enum class GroupState : std::uint8_t {
 
 struct SequenceGroup {
   GroupId id = 0;
-  std::int64_t arrival = 0;  // unique: who came first
+  std::int64_t arrival = 0;          // unique: who came first
+  std::int32_t priority = 0;         // smaller is served first; 0 where priorities count for nothing
+  bool aged = false;                 // served before all that have not aged, whatever their priority
+  std::int64_t in_line_since = 0;    // while it waits or is swapped: how many plans there had been when it came in line
+  std::int64_t num_passed_over = 0;  // plans made while it was in line, in terms that are over
+  std::int64_t deadline = 0;         // ns; see NewRequest
+  std::int64_t queue_deadline = 0;   // the same
   SamplingParams sampling;
   StopConditions stop;
   std::string cache_root;          // shares cached blocks with requests of the same one alone
@@ -45,10 +53,19 @@ struct SequenceGroup {
   std::unique_ptr<BeamSearch> beams;                 // null: none
   bool awaits_stops = false;  // its beams have grown, and the outside has not said yet which of them hold a stop string
   std::int64_t num_preemptions = 0;
+  std::int64_t num_tokens_recomputed = 0;   // of all its sequences, by the time they are
+  std::int64_t num_blocks_swapped_out = 0;  // copied, not entries of tables
+  std::int64_t num_blocks_swapped_in = 0;
+  PreemptionStakes stakes;        // as it was preempted by cost, to be recomputed, until it is back
+  std::uint64_t kept_until = 0;   // up to this step nobody preempts it for room: it had come back
   bool was_let_in = false;        // once at least
   std::int32_t num_reserved = 1;  // it counts as at least so many sequences
   std::int32_t num_branches = 1;  // there ever were
 
+  // Its place among all groups: who is less is served first, and preempted last.
+  [[nodiscard]] std::tuple<bool, std::int32_t, std::int64_t> rank() const {
+    return {!aged, aged ? 0 : priority, arrival};
+  }
   // Of beams: the search is over, whatever the outside may still say.
   [[nodiscard]] bool search_is_over() const { return beams->num_live() == 0 || (!awaits_stops && beams->over()); }
   [[nodiscard]] std::int64_t num_sequences() const { return static_cast<std::int64_t>(sequences.size()); }

@@ -16,8 +16,8 @@ from fastpaged.cli.bench_output import check_writable
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.messages import Messages
 from fastpaged.cli.profile_table import profile_table
-from fastpaged.cli.replay import Replay, replay
 from fastpaged.cli.workload import WorkloadRequest, read_workload
+from fastpaged.cli.workload_run import Replay, replay
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 

@@ -150,6 +150,7 @@ def _measured(engine: LLMEngine, args: argparse.Namespace, sizes: StepSizes, bar
         "model_id": args.model,
         "isa": engine.worker.device.isa,
         "dtype": engine.worker.dtype,
+        "kv_cache_dtype": engine.worker.kv_memory.dtype,
         "num_threads": engine.worker.device.num_threads,
         "context": sizes.context,
         "steps": kinds,

@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.config import DTYPES, LOAD_FORMATS, PREEMPTION_MODES
+from fastpaged.config import DTYPES, KV_DTYPES, LOAD_FORMATS, PREEMPTION_MODES, SCHEDULING_POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,10 @@ MODEL_HELP = "a .gguf file, a folder with a model, or its name on the hub (org/n
 ENGINE_FIELDS = (
     "tokenizer", "revision", "download_dir", "load_format", "dtype", "max_model_len", "block_size", "num_blocks",
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
-    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "isa",
+    "resume_grace_steps", "prefill_share", "scheduling_policy", "ageing_steps", "queue_timeout",
+    "max_num_queued_requests", "max_num_queued_tokens", "kv_cache_dtype",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "record",
+    "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
 
@@ -34,7 +37,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--revision", metavar="REV", help="a branch, tag or commit of a model on the hub")
     group.add_argument("--download-dir", metavar="DIR", help="where models of the hub are kept")
     group.add_argument("--load-format", choices=LOAD_FORMATS, help="dummy: random weights (default: auto)")
-    group.add_argument("--dtype", choices=DTYPES, help="of weights, activations and KV cache (default: auto)")
+    group.add_argument("--dtype", choices=DTYPES, help="of weights and activations (default: auto)")
+    group.add_argument(
+        "--kv-cache-dtype",
+        choices=(*KV_DTYPES, "fp8"),
+        help="of keys and values: of 8 bits about half the bytes (fp8: fp8_e4m3; default: auto, that of --dtype)",
+    )
     group.add_argument(
         "--max-model-len", type=int, metavar="N", help="context limit (default: the model's); -1: what memory holds"
     )
@@ -52,9 +60,16 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preemption-mode",
         choices=PREEMPTION_MODES,
-        help="what to do with a request when blocks run out: compute it again, or swap it to host memory "
-        "(default: swap if it has several sequences)",
+        help="what to do with a request when blocks run out: compute it again, or swap it to host memory; auto, the "
+        "default: what costs less, as measured; by_branches: swap if it has several sequences",
     )
+    group.add_argument(
+        "--resume-grace-steps",
+        type=int,
+        metavar="N",
+        help="steps for which a request that was preempted keeps its blocks when it is back (default: 8)",
+    )
+    _add_queue_options(parser.add_argument_group("queue"))
     group.add_argument("--num-threads", type=int, metavar="N", help="threads (default: the CPUs this process may use)")
     group.add_argument(
         "--no-packed-cache",
@@ -78,7 +93,35 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="share of the KV pool that pinned prefixes may hold (default: 0.25)",
     )
+    group.add_argument(
+        "--record", metavar="FILE", help="write down what the scheduler is told and decides; see `fastpaged replay`"
+    )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
+
+
+def _add_queue_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--scheduling-policy",
+        choices=SCHEDULING_POLICIES,
+        help="whose turn it is: in order of arrival, or of the requests' priorities (default: fcfs)",
+    )
+    group.add_argument(
+        "--ageing-steps",
+        type=int,
+        metavar="N",
+        help="with priorities: steps after which who has waited goes first; 0: never (default: 512)",
+    )
+    group.add_argument(
+        "--prefill-share",
+        type=int,
+        metavar="N",
+        help="most tokens of unfinished prompts in a step that others have a part in; 0: no limit (default: 512)",
+    )
+    group.add_argument(
+        "--queue-timeout", type=float, metavar="S", help="seconds after which a request that never began ends"
+    )
+    group.add_argument("--max-num-queued-requests", type=int, metavar="N", help="most requests that wait to begin")
+    group.add_argument("--max-num-queued-tokens", type=int, metavar="N", help="most tokens of their prompts")
 
 
 def engine_arguments(args: argparse.Namespace) -> dict[str, Any]:

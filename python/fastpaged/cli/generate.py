@@ -16,6 +16,7 @@ from fastpaged.cli.logprob_table import HEADER, footer, rows
 from fastpaged.cli.messages import Messages
 from fastpaged.cli.sampling_options import add_sampling_options, sampling_arguments
 from fastpaged.cli.timeline import Timeline
+from fastpaged.engine.request_terms import RequestTerms
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 from fastpaged.sampling_params import SamplingParams
@@ -71,6 +72,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     group.add_argument(
         "--logprobs", type=int, metavar="K", help="show each token's logprob and those of the K likeliest alternatives"
     )
+    group.add_argument(
+        "--deadline",
+        type=float,
+        metavar="S",
+        help="end S seconds after loading with what there is",
+    )
     add_answer_options(parser)
     add_engine_options(parser)
 
@@ -93,6 +100,7 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
     given = vars(args)
     sampling = sampling_arguments(args) | answer_arguments(args)
     SamplingParams(**sampling)  # what is wrong with them is said before the model is loaded
+    RequestTerms(deadline=given.get("deadline"))
     if given.get("chat") == "":
         raise InvalidRequestError("--chat must not be empty, got ''")
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]  # a terminal without UTF-8 still gets text
@@ -101,7 +109,7 @@ def _generate(args: argparse.Namespace, timeline: Timeline, bar: ProgressBar | N
         params = dataclasses.replace(llm.get_default_sampling_params(), **sampling)
         prompt: Prompt = given["prompt"] if "prompt" in given else _chat_prompt(llm, given["chat"])
         show = _nothing if args.json else _text if params.logprobs is None else _table
-        output = _answer(llm, prompt, params, timeline, show)
+        output = _answer(llm, prompt, params, timeline, show, given.get("deadline"))
         # Before the engine is closed, which may wait for packed weights to be written.
         if args.json:
             print(_as_json(output), flush=True)
@@ -131,9 +139,11 @@ def _chat_prompt(llm: LLM, message: str) -> Prompt:
     return chat_prompt(llm.get_tokenizer(), [{"role": "user", "content": message}])
 
 
-def _answer(llm: LLM, prompt: Prompt, params: SamplingParams, timeline: Timeline, show: _Show) -> RequestOutput:
+def _answer(
+    llm: LLM, prompt: Prompt, params: SamplingParams, timeline: Timeline, show: _Show, deadline: float | None
+) -> RequestOutput:
     before: CompletionOutput | None = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, deadline=deadline):
         timeline.mark("first token")
         if params.n == 1:
             sys.stdout.write(show(before, output.outputs[0]))
@@ -169,11 +179,16 @@ def _table(before: CompletionOutput | None, now: CompletionOutput) -> str:
     return "".join(line + "\n" for line in lines)
 
 
+def _reason(answer: CompletionOutput) -> str:
+    timed_out = answer.finish_reason == "abort" and answer.stop_reason is not None
+    return str(answer.stop_reason if timed_out else answer.finish_reason)
+
+
 def _figures(output: RequestOutput, params: SamplingParams, timeline: Timeline) -> str:
     """One line: what was done, how fast, and where the time from the start of the process went."""
     metrics, moments = output.metrics, timeline.moments
     num_tokens = metrics.num_generation_tokens
-    reasons = dict.fromkeys(str(answer.finish_reason) for answer in output.outputs)
+    reasons = dict.fromkeys(_reason(answer) for answer in output.outputs)
     num_shown, of_whom = len(output.outputs), ""
     if num_shown < params.num_branches:
         of_whom = f" of {params.num_branches} {'beams' if params.use_beam_search else 'answers'}, {num_shown} shown"

@@ -51,7 +51,7 @@ class KernelSteps:
         while plan.num_samples < batch or plan.num_tokens > batch:  # until all prompts are in the cache, they say
             scheduler.update_tokens(plan, [_TOKEN] * plan.num_results)
             plan = scheduler.schedule()
-        fill_with_noise(self._worker.kv_memory.array)
+        fill_with_noise(self._worker.kv_memory)
         scheduler.update_tokens(plan, [_TOKEN] * plan.num_results)
         kind = StepKind()
         for _ in range(self._sizes.num_steps):
@@ -62,7 +62,7 @@ class KernelSteps:
         """The first tokens of a prompt, as many as these."""
         scheduler = self._scheduler()
         builder = _core.BatchBuilder(scheduler)
-        fill_with_noise(self._worker.kv_memory.array)
+        fill_with_noise(self._worker.kv_memory)
         kind = StepKind()
         for group in range(self._sizes.num_steps):
             self._add(scheduler, group, num_tokens, 1)

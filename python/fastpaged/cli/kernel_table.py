@@ -24,7 +24,10 @@ def kernel_table(figures: dict[str, Any]) -> str:
     steps: dict[str, dict[str, Any]] = figures["steps"]
     labels = sorted({label for step in steps.values() for label in step["ops"]}, key=lambda op: -_most(steps, op))
     width = max(len(label) for label in [*labels, "limits, the better of before and after"]) + 2
-    setup = f"{figures['isa']}, {figures['dtype']}, {figures['num_threads']} threads, context {figures['context']}"
+    kept = "" if figures["kv_cache_dtype"] == figures["dtype"] else f", KV in {figures['kv_cache_dtype']}"
+    setup = (
+        f"{figures['isa']}, {figures['dtype']}{kept}, {figures['num_threads']} threads, context {figures['context']}"
+    )
     lines = [
         f"{figures['model_id']}: {setup}",
         "",

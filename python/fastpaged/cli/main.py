@@ -48,7 +48,15 @@ def _open_missing_streams() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from fastpaged.cli import bench, cache, chat, collect_env, generate  # here, where Ctrl-C is caught
+    from fastpaged.cli import (  # here, where Ctrl-C is caught
+        bench,
+        cache,
+        chat,
+        collect_env,
+        generate,
+        replay_recording,
+        top,
+    )
 
     parser = _Parser(
         prog="fastpaged", description="Generate text with a language model on this machine.", allow_abbrev=False
@@ -58,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_parser(commands)
     chat.add_parser(commands)
     bench.add_parser(commands)
+    replay_recording.add_parser(commands)
     cache.add_parser(commands)
+    top.add_parser(commands)
     collect_env.add_parser(commands)
     return parser
 

@@ -15,13 +15,17 @@ from fastpaged.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ALIASES: Mapping[str, str] = {"num_gpu_blocks_override": "num_blocks"}
+ALIASES: Mapping[str, str] = {
+    "num_gpu_blocks_override": "num_blocks",
+    "max_num_queued_reqs": "max_num_queued_requests",
+}
 # Fields of EngineConfig with a default that None stands for.
 NONE_IS_DEFAULT = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "long_prefill_token_threshold", "seed", "dtype",
     "kv_cache_dtype", "load_format", "generation_config", "hf_overrides", "override_generation_config", "max_logprobs",
     "skip_tokenizer_init", "stream_interval", "async_scheduling", "watermark", "packed_cache", "enable_prefix_caching",
-    "pinned_prefix_budget",
+    "pinned_prefix_budget", "scheduling_policy", "ageing_steps", "resume_grace_steps", "prefill_share",
+    "kv_events",
 )  # fmt: skip
 
 _ONE_PROCESS = "the engine is one process on one machine's CPU, whose cores num_threads sets"
@@ -31,7 +35,6 @@ _OWN_TOKENIZERS = (
     "a tokenizer is read from tokenizer.json or a .gguf file; of a model that has neither, give the one of another as "
     "tokenizer"
 )
-_NO_QUEUE_LIMIT = "the queue has no limit; LLM.generate waits for all"
 _NOTHING_COMPILED = "nothing is compiled or captured: every step runs a recorded graph"
 
 # Arguments that there is nothing to do for: what they may be all the same, and why nothing else.
@@ -54,11 +57,8 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
         (None, True),
         "a long prompt is computed in pieces, which changes no answer; for whole ones, see max_num_batched_tokens",
     ),
-    "scheduling_policy": (("fcfs", None), "requests are served in order of arrival; priorities are not there yet"),
     "scheduler_cls": ((None,), "there is one scheduler"),
     "scheduler_reserve_full_isl": ((True, None), "a prompt is let in when all of it fits"),
-    "max_num_queued_reqs": ((None,), _NO_QUEUE_LIMIT),
-    "max_num_queued_tokens": ((None,), _NO_QUEUE_LIMIT),
     "prefill_schedule_interval": ((1, None), "prompts are scheduled at every step"),
     "tensor_parallel_size": ((1, None), _ONE_PROCESS),
     "pipeline_parallel_size": ((1, None), _ONE_PROCESS),
@@ -80,7 +80,7 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "spec_tokens": ((None,), _NO_DRAFTS),
     "structured_outputs_config": ((None, {}, {"backend": "auto"}), "structured outputs are not there yet"),
     "disable_log_stats": ((True, False, None), "a request's figures are in RequestOutput.metrics"),
-    "kv_events_config": ((None,), "events of KV blocks are not published"),
+    "kv_events_config": ((None,), "events of KV blocks are sent nowhere; kv_events=True keeps them for kv_events()"),
     "enable_sleep_mode": ((False, None), "close() frees the memory"),
     "otlp_traces_endpoint": ((None,), "traces are not sent"),
     "disable_sliding_window": ((False, None), "a model is computed as it was trained"),

@@ -6,12 +6,12 @@ import reprlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from fastpaged.config.dtypes import element_bytes
+from fastpaged.config.dtypes import kv_vector_bytes
 from fastpaged.config.keys import INT32_MAX
 from fastpaged.errors import ModelFormatError
 
 if TYPE_CHECKING:
-    from fastpaged.config.dtypes import DType
+    from fastpaged.config.dtypes import KVDType
 
 # What a broken file may claim and no model has: tables are sized by these before a tensor is looked at.
 LAYER_LIMITS = (1, 4096)
@@ -49,6 +49,6 @@ class ModelConfig:
         """Of tables that are made beside the weights, for each position a request may reach."""
         return 0
 
-    def kv_bytes_per_token(self, dtype: DType) -> int:
+    def kv_bytes_per_token(self, dtype: KVDType) -> int:
         """K and V of one token in all layers. dtype: of the KV cache."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes(dtype)
+        return 2 * self.num_layers * self.num_kv_heads * kv_vector_bytes(dtype, self.head_dim)

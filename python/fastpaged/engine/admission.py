@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 from fastpaged.engine.lazy_logprobs import BYTES_PER_ENTRY
 from fastpaged.engine.no_tokenizer import NoTokenizer
+from fastpaged.engine.request_terms import RequestTerms
 from fastpaged.errors import InvalidRequestError
 from fastpaged.param_checks import refusal
 from fastpaged.sampling_params import SamplingParams
@@ -32,6 +33,7 @@ class EngineRequest:
     num_logprobs and num_prompt_logprobs count alternatives; None is off. stop_token_ids: whatever ends it, sorted:
     end-of-sequence (unless ignored) and the params' own. bad_words: the token ids of every form of every bad word.
     cache_salt: the prefixes of requests with another one are not found; "" without one.
+    terms: its queue_timeout is the engine's where it has none of its own.
     """
 
     request_id: str
@@ -44,6 +46,7 @@ class EngineRequest:
     stop_token_ids: list[int]
     bad_words: list[list[int]]
     cache_salt: str = ""
+    terms: RequestTerms = field(default_factory=RequestTerms)
 
 
 def check_types(request_id: object, params: object) -> None:
@@ -84,20 +87,28 @@ class Admission:
         block_size: int,
         max_logprobs: int,
         max_branches: int,
+        scheduling_policy: str = "fcfs",
+        queue_timeout: float | None = None,
     ) -> None:
         """num_blocks: of the KV pool. max_logprobs: the most alternatives a request may ask for; -1 is the whole
-        vocabulary. max_branches: the most sequences a request may take."""
+        vocabulary. max_branches: the most sequences a request may take. queue_timeout: of requests that have none."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._num_blocks = num_blocks
         self._block_size = block_size
         self._max_branches = max_branches
+        self._scheduling_policy = scheduling_policy
+        self._queue_timeout = queue_timeout
         self._max_logprobs = vocab_size if max_logprobs == -1 else max_logprobs
 
-    def admit(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
-        """max_tokens beyond the rest of the context is cut to it."""
+    def admit(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, terms: RequestTerms | None = None
+    ) -> EngineRequest:
+        """max_tokens beyond the rest of the context is cut to it. terms: None asks for nothing."""
         check_types(request_id, params)
+        terms = RequestTerms() if terms is None else terms
+        terms.check_priority(self._scheduling_policy)
         if params.detokenize and isinstance(self._tokenizer, NoTokenizer):
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         self._check_branches(params)
@@ -118,6 +129,7 @@ class Admission:
             stop_token_ids=stop_token_ids,
             bad_words=bad_words,
             cache_salt=self._cache_salt(prompt),
+            terms=replace(terms, queue_timeout=self._queue_timeout) if terms.queue_timeout is None else terms,
         )
 
     def tokens(self, prompt: Prompt) -> list[int]:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from fastpaged import param_checks as check
 from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
 from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import Prompt
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
+    from fastpaged.kv_events import KVEvents
+    from fastpaged.kv_snapshot import KVSnapshot
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.sampling_params import SamplingParams
@@ -77,6 +80,8 @@ class AsyncLLMEngine(SaysWhyAbsent):
         trace_headers: None = None,
         priority: int = 0,
         data_parallel_rank: None = None,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the request as it grows, the last time finished: what sampling_params.output_kind says, with all that
         came since the last yield in one output; with best_of > n or a beam search once, at the end.
@@ -84,18 +89,23 @@ class AsyncLLMEngine(SaysWhyAbsent):
         prompt: a string, token ids, {"prompt": str} or {"prompt_token_ids": ids}, and maybe a "cache_salt" in it.
         sampling_params: None is get_default_sampling_params(). request_id: new among the unfinished ones; None makes up
         one.
+        priority: with scheduling_policy="priority": smaller is served first.
+        deadline: seconds from now, after which it ends with what it has. queue_timeout: seconds after which it ends if
+        it has not begun; None: the engine's; inf: never. It then has finish_reason "abort" and stop_reason "deadline"
+        or "queue_timeout".
         Closing or cancelling the generator aborts the request before the engine's next step.
 
-        Raises InvalidRequestError for a bad request, StepFailedError or EngineDeadError where the engine fails, and
+        Raises InvalidRequestError for a bad request, QueueOverflowError where too much waits already (see
+        check_admission()), StepFailedError or EngineDeadError where the engine fails, and
         EngineClosedError after shutdown().
         """
         _refuse_unsupported(
             lora_request=lora_request,
             trace_headers=trace_headers,
-            priority=priority,
             data_parallel_rank=data_parallel_rank,
         )
         self._thread.check_running()
+        arrival = self._thread.engine.now_ns()
         params = self.get_default_sampling_params() if sampling_params is None else sampling_params
         new_id = uuid.uuid4().hex if request_id is None else request_id
         check_types(new_id, params)
@@ -103,8 +113,13 @@ class AsyncLLMEngine(SaysWhyAbsent):
         if self._preparing.setdefault(new_id, mailbox) is not mailbox:
             raise InvalidRequestError(f"request_id must be new, got {new_id!r}, which is still unfinished")
         try:
-            request = await self._prepare(prompt, lambda engine: engine.prepare(new_id, prompt, params))
-            self._thread.add(request, mailbox)
+            request = await self._prepare(
+                prompt,
+                lambda engine: engine.prepare(
+                    new_id, prompt, params, priority=priority, deadline=deadline, queue_timeout=queue_timeout
+                ),
+            )
+            self._thread.add(request, mailbox, arrival)
         finally:
             del self._preparing[new_id]
         ended = False
@@ -161,6 +176,23 @@ class AsyncLLMEngine(SaysWhyAbsent):
     async def reset_prefix_cache(self) -> bool:
         """As LLM.reset_prefix_cache()."""
         return await self._ask(lambda engine: engine.reset_prefix_cache())
+
+    async def kv_snapshot(self) -> KVSnapshot:
+        """As LLM.kv_snapshot(), between two steps."""
+        return await self._ask(lambda engine: engine.kv_snapshot())
+
+    async def kv_events(self) -> KVEvents:
+        """As LLM.kv_events()."""
+        return await self._ask(lambda engine: engine.kv_events())
+
+    def check_admission(self, num_tokens: int = 1) -> None:
+        """Raises QueueOverflowError if a request with a prompt of so many tokens would be refused now. Waits for
+        nothing; a moment later it may be otherwise."""
+        check.integer("num_tokens", num_tokens, 1, check.MAX_TOKEN_ID, "an integer >= 1")
+        self._thread.check_running()
+        overflow = self._thread.engine.queue_overflow(num_tokens)
+        if overflow is not None:
+            raise overflow
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""

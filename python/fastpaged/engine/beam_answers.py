@@ -104,6 +104,7 @@ class BeamAnswers:
         self._live: dict[int, _Beam] = {}
         self._finished: dict[int, _Beam] = {}
         self._results: dict[int, _Beam] = {}  # by rank, as they become known
+        self._abort_reason: str | None = None
         self.is_over = False
         self.completions: list[CompletionOutput] = []  # once it is over
 
@@ -128,9 +129,10 @@ class BeamAnswers:
         self._note_results(events)
         return stopped
 
-    def end(self, reason: FinishReason) -> None:
+    def end(self, reason: FinishReason, stop_reason: str | None = None) -> None:
         """At once: the best of what there is, whether it has ended or not. Of a text that cannot be made as much as
-        there is."""
+        there is. stop_reason: of those that had not."""
+        self._abort_reason = stop_reason
         running = self._live.values() if self._root is None else [self._root]
         every = [*self._finished.values(), *(self._scored(beam, reason) for beam in running)]
         self._show(sorted(every, key=lambda beam: -beam.score))
@@ -225,6 +227,8 @@ class BeamAnswers:
             finish_reason, stop_reason = "stop", found
         elif beam.has_end_token and token_ids[-1] not in self._eos_token_ids:
             stop_reason = token_ids[-1]
+        elif finish_reason == "abort":
+            stop_reason = self._abort_reason
         logprobs = None
         if self._request.num_logprobs is not None:
             logprobs = LazyLogprobs((node.logprobs for node in nodes), self._token_text)

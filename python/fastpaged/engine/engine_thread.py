@@ -62,10 +62,10 @@ class EngineThread:
         """Whether it takes requests."""
         return self._is_open and self.error is None
 
-    def add(self, request: EngineRequest, mailbox: Mailbox) -> None:
-        """Queues a request; its outputs, or why it was refused, go to the mailbox. For an unwanted one that is the
-        output of an abort."""
-        self._post(lambda: self._add(request, mailbox))
+    def add(self, request: EngineRequest, mailbox: Mailbox, arrival_ns: int) -> None:
+        """Queues a request that came at that time; its outputs, or why it was refused, go to the mailbox. For an
+        unwanted one that is the output of an abort."""
+        self._post(lambda: self._add(request, mailbox, arrival_ns))
 
     def abort(self, request_id: str, mailbox: Mailbox | None = None) -> None:
         """Ends a request before the next step; its mailbox gets a last output, "abort". Unknown ids are no error.
@@ -155,11 +155,11 @@ class EngineThread:
         else:
             self._send([(output.request_id, output) for output in outputs])
 
-    def _add(self, request: EngineRequest, mailbox: Mailbox) -> None:
+    def _add(self, request: EngineRequest, mailbox: Mailbox, arrival_ns: int) -> None:
         try:
             if self._death is not None:
                 raise self._death
-            self.engine.enqueue(request)
+            self.engine.enqueue(request, arrival_ns=arrival_ns)
         except Exception as error:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:

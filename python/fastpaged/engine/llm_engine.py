@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import logging
 import random
+import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.containment import Containment
 from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
 from fastpaged.engine.exclusive import Exclusive
+from fastpaged.engine.make_scheduler import make_scheduler, max_pinned_blocks
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
-from fastpaged.errors import EngineClosedError, InvalidRequestError, ModelFormatError, ModelNotFoundError
+from fastpaged.engine.preemptions import Preemptions
+from fastpaged.engine.queue_limits import QueueLimits
+from fastpaged.engine.recording_file import RecordingFile
+from fastpaged.engine.request_terms import RequestTerms, point_in_time
+from fastpaged.errors import (
+    EngineClosedError,
+    InvalidRequestError,
+    ModelFormatError,
+    ModelNotFoundError,
+    QueueOverflowError,
+)
 from fastpaged.executor.in_process import InProcessExecutor
+from fastpaged.kv_events import KVEvents, kv_events_of
+from fastpaged.kv_snapshot import KVSnapshot
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -29,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fastpaged.config import EngineConfig
+    from fastpaged.engine.preemption_costs import PreemptionCosts
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.tokenizer import Tokenizer
@@ -57,7 +74,8 @@ class LLMEngine:
             self.default_sampling_params = params
             start_up.log(
                 f"{config.model} ({worker.model_config.architecture}, {worker.dtype}, {worker.device.isa}, "
-                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens)"
+                f"{worker.device.num_threads} threads, {worker.num_blocks} KV blocks of {config.block_size} tokens"
+                f"{worker.kv_memory.words})"
             )
         except BaseException:
             worker.keep_no_weights()
@@ -76,27 +94,13 @@ class LLMEngine:
         self.worker = worker
         self.tokenizer = tokenizer
         self.default_sampling_params = SamplingParams()  # of requests that give none
-        max_pinned_blocks = (
-            int(worker.num_blocks * config.pinned_prefix_budget) if config.enable_prefix_caching else None
-        )
-        self.scheduler = _core.Scheduler(
-            num_blocks=worker.num_blocks,
-            block_size=config.block_size,
-            max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_model_len=worker.max_model_len,
-            max_num_rows=config.max_num_rows,
-            num_host_blocks=worker.num_host_blocks,
-            prefix_caching=config.enable_prefix_caching,
-            max_pinned_blocks=max_pinned_blocks or 0,
-            policy=_core.SchedulerPolicy(
-                preemption_mode="by_branches" if config.preemption_mode is None else config.preemption_mode,
-                long_prefill_token_threshold=config.long_prefill_token_threshold,
-                watermark=config.watermark,
-            ),
-        )
-        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler))
-        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval)
+        self._clock = time.monotonic_ns  # of deadlines, of the scheduler, and of what steps take
+        self._recording = None if config.record is None else RecordingFile(config.record, self.now_ns)
+        self.scheduler = make_scheduler(config, worker, self._recording)
+        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.now_ns)
+        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval, worker.block_bytes)
+        by_cost = config.preemption_mode == "auto"
+        self.preemptions = Preemptions(self.scheduler, worker, self.now_ns, by_cost=by_cost)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -105,9 +109,13 @@ class LLMEngine:
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
             max_branches=min(config.max_num_seqs, config.max_num_batched_tokens),
+            scheduling_policy=config.scheduling_policy,
+            queue_timeout=config.queue_timeout,
         )
+        self._queue_limits = QueueLimits.of(config)
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self._containment = Containment(self.scheduler, self._outputs.request_id, self.now_ns)
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -121,11 +129,14 @@ class LLMEngine:
             tokenizer,
             self._exclusive,
             block_size=config.block_size,
-            max_blocks=max_pinned_blocks,
+            max_blocks=max_pinned_blocks(config, worker),
         )
 
     def step(self) -> list[RequestOutput]:
         """Plans, computes, samples and reports one step. Nothing to do: an empty list.
+
+        A broken invariant of the scheduler fails the requests that it concerns, with finish_reason "error", and no
+        other.
 
         A step is whole: Ctrl-C during it raises KeyboardInterrupt after it, and what it reported is then lost to the
         caller (with output_kind DELTA for good), but not to abort_request() or to later steps.
@@ -134,55 +145,121 @@ class LLMEngine:
             return []
         with self._exclusive, DeferredSignals():
             self._pins.expire()
-            plan, result = self._computed()
-            events = self.scheduler.update(plan, result)
+            result = None
+            broken: list[int] = []  # requests
+            try:
+                plan, result = self._computed()
+                events = self.scheduler.update(plan, result)
+            except (RuntimeError, ValueError) as error:
+                done = self._containment.contain(error)
+                events, broken = done.events, done.failed
             if self.overlaps_steps and self.scheduler.has_unfinished():
-                self._start_next()
-            return self._outputs.process(result, events)
+                broken = broken + self._start_next()
+            outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
+            if not self.scheduler.has_unfinished():
+                self._containment.look_when_idle()
+            if self._in_flight is not None:
+                self.preemptions.note_return()
+            return outputs
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
         """The plan in flight, or else a new one, and what came of it."""
         if self._in_flight is None:
             plan = self._planned()
-            return plan, self._executor.run(plan)
-        plan, self._in_flight = self._in_flight, None
-        return plan, self._executor.finish()
+            result = self._executor.run(plan)
+        else:
+            plan, self._in_flight = self._in_flight, None
+            self.preemptions.note_call()
+            result = self._executor.finish()
+        self.preemptions.note_step(plan, self._executor.copying_time)
+        return plan, result
 
-    def _start_next(self) -> None:
-        """What fails here fails again, and is raised, where the next step() plans anew."""
+    def _start_next(self) -> list[int]:
+        """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the
+        next step() plans anew."""
         try:
             plan = self._planned()
             self._executor.start(plan)
-        except Exception:
+        except Exception as error:
+            with suppress(Exception):
+                return self._containment.contain(error).failed
             logging.getLogger(__name__).warning("a step could not be started; it is planned anew", exc_info=True)
         else:
             self._in_flight = plan
+        return []
 
     def _planned(self) -> _core.SchedulerOutput:
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(self._clock())
         self._outputs.note_plan(plan)
         if self.on_planned is not None:
             self.on_planned()
+        self.preemptions.note_plan(plan, self._outputs.described)
         return plan
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, *, final_only: bool = False) -> None:
-        """Queues a request. A refused one (InvalidRequestError) leaves nothing behind.
+    @property
+    def preemption_costs(self) -> PreemptionCosts:
+        """By which preemption_mode="auto" chooses between recomputing and swapping: of copies as measured at the
+        start, and of both as steps have taken since."""
+        return self.preemptions.costs
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        final_only: bool = False,
+        priority: int = 0,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
+    ) -> None:
+        """Queues a request. A refused one (InvalidRequestError, QueueOverflowError) leaves nothing behind.
 
         prompt: a string, token ids, or {"prompt": str, "prompt_token_ids": ids} with either key or both; a "cache_salt"
             in it, a string, has it share prefixes with requests of the same one alone.
         params.max_tokens beyond the rest of the context is cut to it.
         final_only: step() reports the request once, when it has finished.
+        priority, deadline, queue_timeout: see RequestTerms. A request whose time is up ends with finish_reason "abort"
+            and stop_reason "deadline" or "queue_timeout".
         """
-        self.enqueue(self.prepare(request_id, prompt, params), final_only=final_only)
+        request = self.prepare(
+            request_id, prompt, params, priority=priority, deadline=deadline, queue_timeout=queue_timeout
+        )
+        self.enqueue(request, final_only=final_only)
 
-    def prepare(self, request_id: str, prompt: Prompt, params: SamplingParams) -> EngineRequest:
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+        queue_timeout: float | None = None,
+    ) -> EngineRequest:
         """Checks and tokenises a request without queueing it."""
         self._check_open()
-        return self._admission.admit(request_id, prompt, params)
+        return self._admission.admit(request_id, prompt, params, RequestTerms(priority, deadline, queue_timeout))
 
-    def enqueue(self, request: EngineRequest, *, final_only: bool = False) -> None:
-        """Queues what prepare() returned."""
+    def now_ns(self) -> int:
+        """By the clock of arrivals and deadlines, which any thread may read."""
+        return self._clock()
+
+    def queue_overflow(self, num_tokens: int) -> QueueOverflowError | None:
+        """Why enqueue() would refuse a request with a prompt of so many tokens; None: it would not. Any thread may
+        ask, and what it hears may be the past."""
+        outputs = self._outputs
+        return self._queue_limits.overflow(outputs.num_waiting, outputs.num_waiting_tokens, num_tokens)
+
+    def enqueue(self, request: EngineRequest, *, final_only: bool = False, arrival_ns: int | None = None) -> None:
+        """Queues what prepare() returned. QueueOverflowError if too much waits already.
+
+        arrival_ns: when it came, by now_ns(); None: now. Its time is counted from then.
+        """
         self._check_open()
+        overflow = self.queue_overflow(len(request.prompt_token_ids))
+        if overflow is not None:
+            raise overflow
         if request.request_id in self._outputs:
             raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
         params = request.params
@@ -194,6 +271,7 @@ class LLMEngine:
             else None
         )
         num_samples = 1 if params.use_beam_search else params.num_branches
+        terms, arrival = request.terms, self._clock() if arrival_ns is None else arrival_ns
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(
@@ -205,6 +283,9 @@ class LLMEngine:
                 num_samples=num_samples,
                 cache_root=request.cache_salt,
                 skip_prefix_cache=bool(params.skip_reading_prefix_cache),
+                priority=terms.priority,
+                deadline_ns=point_in_time(arrival, terms.deadline),
+                queue_deadline_ns=point_in_time(arrival, terms.queue_timeout),
             )
             self._outputs.add(group_id, request, seeds_of(seed, num_samples), stream, final_only)
             self._next_group_id += 1
@@ -236,6 +317,21 @@ class LLMEngine:
             self.scheduler.reset_prefix_cache()
         return True
 
+    def kv_snapshot(self) -> KVSnapshot:
+        """Who holds what of the KV memory, block by block, between two steps: about a microsecond a block and a holder.
+        With async_scheduling a step may be under way."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_events(self) -> KVEvents:
+        """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""
+        self._check_open()
+        if not self.config.kv_events:
+            raise InvalidRequestError("kv_events() needs an engine made with kv_events=True")
+        with self._exclusive, DeferredSignals():
+            return kv_events_of(self.scheduler.take_cache_events())
+
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer and chat template. InvalidRequestError with skip_tokenizer_init=True."""
         if self.config.skip_tokenizer_init:
@@ -256,6 +352,8 @@ class LLMEngine:
         with self._exclusive:
             if not self._closed:
                 self._closed = True
+                if self._recording is not None:
+                    self._recording.close()
                 self._executor.close()
 
     def _draw_seed(self) -> int:

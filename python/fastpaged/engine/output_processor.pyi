@@ -31,14 +31,23 @@ class StopStrings:
         """No more will come: what was held back."""
 
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1, block_bytes: int = 0
+    ) -> None:
         """A request that a stop string or a failure ends is taken out of the scheduler at once. stream_interval: tokens
-        from one output of a request to the next, where its params have none."""
+        from one output of a request to the next, where its params have none. block_bytes: of a KV block."""
+
+    num_waiting: int
+    num_waiting_tokens: int
+    """Requests that have never been let in, and the tokens of their prompts. Read-only."""
 
     def __len__(self) -> int:
         """Unfinished requests."""
 
     def __contains__(self, request_id: str) -> bool: ...
+    def request_ids(self) -> dict[int, str]:
+        """Of unfinished requests, by group id."""
+
     def add(
         self,
         group_id: int,
@@ -50,14 +59,26 @@ class OutputProcessor:
         """seeds: to be shown with each of the request's samples, one for each; a beam search has one entry. stream:
         None for no text at all. final_only: no output before the last one, whatever the params say."""
 
+    def has_begun(self, request_id: str) -> bool:
+        """Whether it is here and was let in once."""
+
+    def described(self, group_id: int) -> tuple[str, int] | None:
+        """The request's id and how many tokens of it are known; None if it is not (or no longer) here."""
+
+    def request_id(self, group_id: int) -> str | None:
+        """None if it is not (or no longer) here."""
+
     def abort(self, request_id: str) -> RequestOutput | None:
         """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
         is not (or no longer) here."""
 
+    def fail(self, group_ids: Sequence[int]) -> list[RequestOutput]:
+        """Those that the scheduler has failed already: each as it stood, finished with "error"."""
+
     def note_plan(self, plan: SchedulerOutput) -> None:
         """Who is scheduled and who is preempted counts from here on, whatever becomes of the step."""
 
-    def process(self, result: SamplerOutput, events: StepEvents) -> list[RequestOutput]:
+    def process(self, result: SamplerOutput | None, events: StepEvents) -> list[RequestOutput]:
         """One output per request that moved in this step, and whose output is due: with all its answers as they stand,
         or with deltas those that are due. What is best of several is known at the end: a request with best_of > n, or
-        with a beam search, has that one output."""
+        with a beam search, has that one output. result: None if there are no events."""

@@ -30,7 +30,9 @@ cdef struct _Event:
     double score
 
 
-cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error")  # in the order of FinishReason
+# In the order of FinishReason. From _DEADLINE on they are heard of as stop_reason of an "abort".
+cdef tuple _FINISH_REASONS = ("stop", "length", "abort", "error", "deadline", "queue_timeout")
+cdef long long _DEADLINE = 4
 
 include "stop_strings.pxi"
 include "branch.pxi"
@@ -44,15 +46,18 @@ cdef class OutputProcessor:
     cdef object _tokenizer, _scheduler, _eos_token_ids
     cdef dict _states        # group id -> _RequestState
     cdef dict _group_ids     # request id -> group id
-    cdef long long _stream_interval
+    cdef long long _stream_interval, _block_bytes
+    cdef readonly long long num_waiting, num_waiting_tokens
 
-    def __init__(self, tokenizer, scheduler, stream_interval=1):
+    def __init__(self, tokenizer, scheduler, stream_interval=1, block_bytes=0):
         self._tokenizer = tokenizer
+        self._block_bytes = block_bytes
         self._stream_interval = stream_interval
         self._scheduler = scheduler
         self._eos_token_ids = tokenizer.eos_token_ids
         self._states = {}
         self._group_ids = {}
+        self.num_waiting = self.num_waiting_tokens = 0
 
     def __len__(self):
         return len(self._states)
@@ -60,11 +65,31 @@ cdef class OutputProcessor:
     def __contains__(self, request_id):
         return request_id in self._group_ids
 
+    def request_ids(self):
+        return {group_id: request_id for request_id, group_id in self._group_ids.items()}
+
+    def request_id(self, group_id):
+        cdef _RequestState state = self._states.get(group_id)
+        return None if state is None else state.request.request_id
+
     def add(self, group_id, request, seeds, stream, final_only=False):
         self._states[group_id] = _RequestState(
             request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
         )
+        (<_RequestState>self._states[group_id]).set_bill(self._scheduler, group_id, self._block_bytes)
         self._group_ids[request.request_id] = group_id
+        self.num_waiting += 1
+        self.num_waiting_tokens += len(request.prompt_token_ids)
+
+    def has_begun(self, request_id):
+        cdef object group_id = self._group_ids.get(request_id)
+        return group_id is not None and (<_RequestState>self._states[group_id]).scheduled
+
+    def described(self, group_id):
+        cdef _RequestState state = self._states.get(group_id)
+        if state is None:
+            return None
+        return state.request.request_id, len(state.request.prompt_token_ids) + state.num_tokens
 
     def abort(self, request_id):
         cdef object group_id = self._group_ids.get(request_id)
@@ -75,6 +100,17 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         state.end("abort")
         return state.snapshot()
+
+    def fail(self, group_ids):
+        cdef list outputs = []
+        cdef _RequestState state
+        for group_id in group_ids:
+            state = self._states.get(group_id)
+            if state is not None:
+                self._forget(group_id, state)
+                state.end("error")
+                outputs.append(state.snapshot())
+        return outputs
 
     def note_plan(self, plan):
         cdef double now = time.monotonic()
@@ -89,6 +125,7 @@ cdef class OutputProcessor:
         for group_id in plan.let_in:
             state = self._states.get(group_id)
             if state is not None and not state.scheduled:
+                self._note_let_in(state)
                 state.scheduled = True
                 state.scheduled_ts = now
 
@@ -109,6 +146,8 @@ cdef class OutputProcessor:
                 if state.plain and event.token_id >= 0 and event.finish_reason < 0:
                     state.note_tokens(1, now)
                     state.branch_of(event).add_token(event.token_id)
+                elif event.finish_reason >= _DEADLINE:
+                    self._expire(event.group_id, state, <str>_FINISH_REASONS[event.finish_reason], outputs)
                 elif state.beams is not None:
                     searches.setdefault(event.group_id, []).append(_beam_event(event))
                 else:
@@ -128,6 +167,8 @@ cdef class OutputProcessor:
     ):
         try:
             self._apply(state, state.branch_of(event), event, result, now)
+            if event.group_finished and not state.is_over():  # before its samples parted: a chunk of its prompt failed
+                state.end(<str>_FINISH_REASONS[event.finish_reason])
         except Exception:
             self._fail(event.group_id, state)
         if state.is_over():
@@ -193,6 +234,12 @@ cdef class OutputProcessor:
             self._forget(group_id, state)
             outputs.append(state.snapshot())
 
+    cdef _expire(self, object group_id, _RequestState state, str why, list outputs):
+        """All of a request whose time was up; what else is said of its branches finds it gone."""
+        self._forget(group_id, state)
+        state.end("abort", why)
+        outputs.append(state.snapshot())
+
     cdef _fail(self, object group_id, _RequestState state):
         """In the handler of what went wrong."""
         logging.getLogger(__name__).exception("request %r failed in output processing", state.request.request_id)
@@ -200,8 +247,15 @@ cdef class OutputProcessor:
         state.end("error")
 
     cdef _forget(self, object group_id, _RequestState state):
+        if not state.scheduled:
+            self._note_let_in(state)
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
+
+    cdef _note_let_in(self, _RequestState state):
+        """Or gone: it does not wait any more."""
+        self.num_waiting -= 1
+        self.num_waiting_tokens -= len(state.request.prompt_token_ids)
 
 
 cdef _log_no_token(_RequestState state):

@@ -13,6 +13,8 @@ cdef class _RequestState:
     cdef double scheduled_ts, first_token_ts, last_token_ts  # meaningful once scheduled, and with a token
     cdef bint scheduled
     cdef double arrival_time, queued_ts
+    cdef object scheduler, group_id  # which know what preemptions have cost it
+    cdef long long block_bytes
 
     def __init__(self, request, list seeds, stream, tokenizer, bint final_only, long long interval):
         params = request.params
@@ -43,6 +45,11 @@ cdef class _RequestState:
         )
         self.arrival_time = time.time()
         self.queued_ts = time.monotonic()
+
+    cdef set_bill(self, scheduler, group_id, long long block_bytes):
+        self.scheduler = scheduler
+        self.group_id = group_id
+        self.block_bytes = block_bytes
 
     cdef _add_branches(self, list seeds, stream, StopStrings stops, long long interval):
         params = self.request.params
@@ -93,14 +100,15 @@ cdef class _RequestState:
                 return True
         return False
 
-    cdef end(self, str reason):
+    cdef end(self, str reason, object stop_reason=None):
         """At once, all that runs; what was held back is shown as far as it can be."""
         cdef _Branch branch
         if self.beams is not None:
-            self.beams.end(reason)
+            self.beams.end(reason, stop_reason)
         for branch in self.branches:
             if branch.finish_reason is None:
                 self._end_text_of(branch, reason == "error")
+                branch.stop_reason = stop_reason
                 branch.finish(reason)
         self.num_running = 0
 
@@ -163,9 +171,17 @@ cdef class _RequestState:
         return self.all_prompt_logprobs
 
     cdef object _metrics(self):
+        cdef long long num_recomputed = 0, num_bytes = 0
+        # Without a preemption it may have been recomputed after a step that failed: asked for once, at the end.
+        if self.num_preemptions > 0 or self.is_over():
+            cost = self.scheduler.request_cost(self.group_id)
+            num_recomputed = cost.num_tokens_recomputed
+            num_bytes = (cost.num_blocks_swapped_out + cost.num_blocks_swapped_in) * self.block_bytes
         return RequestMetrics(
             num_generation_tokens=self.num_tokens,
             num_preemptions=self.num_preemptions,
+            num_tokens_recomputed=num_recomputed,
+            num_bytes_swapped=num_bytes,
             arrival_time=self.arrival_time,
             queued_ts=self.queued_ts,
             scheduled_ts=self.scheduled_ts if self.scheduled else None,

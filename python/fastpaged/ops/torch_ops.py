@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from fastpaged.ops.torch_attention import paged_attention, rotated
+from fastpaged.ops.torch_kv_codes import LARGEST_CODES, through_codes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +34,12 @@ class TorchOps:
     """An OpSet for one step: `batch` is computed as the calls come, with its K and V written to kv_cache.
 
     kv_cache: [num_blocks, num_layers, 2 (K|V), num_kv_heads, block_size, head_dim] in the activation dtype, float32 or
-    bfloat16. Weights are tensors of the same device: tables and linear weights in the activation dtype, the others in
-    float32. Values are rounded to the activation dtype where the recorded graph rounds them; sums stay in float32.
+    bfloat16; with a kv_cache_dtype of 8 bits it holds, in that dtype, what the codes and scales of K and V are worth.
+    Weights are tensors of the same device: tables and linear weights in the activation dtype, the others in float32.
+    Values are rounded to the activation dtype where the recorded graph rounds them; sums stay in float32.
     """
 
-    def __init__(self, batch: TorchBatch, kv_cache: torch.Tensor) -> None:
+    def __init__(self, batch: TorchBatch, kv_cache: torch.Tensor, kv_cache_dtype: str = "auto") -> None:
         if kv_cache.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"kv_cache must be of dtype float32 or bfloat16, got {kv_cache.dtype}")
         if kv_cache.dim() != 6 or kv_cache.shape[2] != 2:
@@ -46,7 +48,11 @@ class TorchOps:
                 f"got {list(kv_cache.shape)}"
             )
         self._batch = batch
+        if kv_cache_dtype not in ("auto", *LARGEST_CODES):
+            allowed = ", ".join(("auto", *LARGEST_CODES))
+            raise ValueError(f"kv_cache_dtype must be one of {allowed}, got {kv_cache_dtype!r}")
         self._kv_cache = kv_cache
+        self._kv_cache_dtype = kv_cache_dtype
         self._dtype = kv_cache.dtype
 
     def embedding(
@@ -128,7 +134,7 @@ class TorchOps:
         cache = self._kv_cache[:, layer]
         block_size = cache.shape[3]
         blocks, offsets = self._batch.slot_mapping // block_size, self._batch.slot_mapping % block_size
-        cache[blocks, :, :, offsets] = torch.stack([k, v], dim=1).to(self._dtype)
+        cache[blocks, :, :, offsets] = self._kept(torch.stack([k, v], dim=1))
         return paged_attention(
             q.to(self._dtype), cache, self._batch,
             scale=scale, window=window, soft_cap=soft_cap, alibi_slopes=alibi_slopes,
@@ -158,6 +164,11 @@ class TorchOps:
         if x.dtype != self._dtype or weight.dtype != self._dtype:
             raise ValueError(f"{op}: x and weight must be {self._dtype}, got {x.dtype} and {weight.dtype}")
         return functional.linear(x.float(), weight.float(), bias)  # products of bfloat16 are exact in float32
+
+    def _kept(self, x: torch.Tensor) -> torch.Tensor:
+        """What the cache holds of keys or values [..., head_dim]."""
+        kept = x if self._kv_cache_dtype == "auto" else through_codes(x, self._kv_cache_dtype)
+        return kept.to(self._dtype)
 
     def _rounded(self, x: torch.Tensor, dtype: Precision) -> torch.Tensor:
         return x if dtype == "float32" else x.to(self._dtype)

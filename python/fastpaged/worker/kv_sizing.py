@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fastpaged.config.dtypes import compute_dtype
+from fastpaged.config.dtypes import kv_dtype
 from fastpaged.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def num_host_blocks(
     """
     if config.swap_space == 0:
         return 0
-    block_bytes = config.block_size * model.kv_bytes_per_token(compute_dtype(config.dtype))
+    block_bytes = config.block_size * model.kv_bytes_per_token(kv_dtype(config.kv_cache_dtype, config.dtype))
     left = max(0, memory.left(model, max_model_len) - num_blocks * block_bytes)
     if config.swap_space is None:
         per_sequence = min(num_blocks, -(-max_model_len // config.block_size))
@@ -139,7 +139,7 @@ def _check_memory(
     config: EngineConfig, model: ModelConfig, max_model_len: int, num_blocks: int, memory: Memory
 ) -> None:
     """That weights, tables and pool fit together. One error names them all."""
-    token_bytes = model.kv_bytes_per_token(compute_dtype(config.dtype))
+    token_bytes = model.kv_bytes_per_token(kv_dtype(config.kv_cache_dtype, config.dtype))
     block_bytes = config.block_size * token_bytes
     tables = max_model_len * model.table_bytes_per_position
     need = memory.weights + tables + num_blocks * block_bytes
@@ -163,7 +163,7 @@ def _check_memory(
 
 
 def _pool(config: EngineConfig, model: ModelConfig, max_model_len: int, memory: Memory) -> _Pool:
-    token_bytes = model.kv_bytes_per_token(compute_dtype(config.dtype))
+    token_bytes = model.kv_bytes_per_token(kv_dtype(config.kv_cache_dtype, config.dtype))
     block_bytes = config.block_size * token_bytes
     most = _INT32_MAX // config.block_size
     if config.num_blocks is not None:

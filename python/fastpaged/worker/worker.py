@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastpaged import _core
-from fastpaged.config.dtypes import compute_dtype
+from fastpaged.config.dtypes import KV_CODES, compute_dtype, kv_dtype
 from fastpaged.errors import InvalidRequestError, ModelFormatError
 from fastpaged.ops.graph_ops import GraphOps
 from fastpaged.ops.op_set import BatchInputs
@@ -62,13 +62,12 @@ class Worker:
                 )
         finally:
             checkpoint.close()
+        kept = kv_dtype(config.kv_cache_dtype, self.dtype)
         with start_up.phase("mapping KV memory"):
-            self.kv_memory = KVMemory(
-                self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, self.dtype
-            )
+            self.kv_memory = KVMemory(self.num_blocks, config.block_size, self.model_config, self.num_host_blocks, kept)
         with start_up.phase("recording the graph"):
             self.graph = _record(model, self.device, self.dtype, config)
-            self.graph.bind_kv_cache(self.kv_memory.array)
+            self.graph.bind_kv_cache(self.kv_memory.array, kept if kept in KV_CODES else "auto")
         self._sampler = _core.Sampler(self.device)
         self._thread = _core.StepThread() if config.async_scheduling else None
         self._cache_writer = None if packed is None else packed.write_later()
@@ -104,6 +103,15 @@ class Worker:
         """Waits for what was started; raises what it raised. Releases the GIL."""
         assert self._thread is not None
         return self._thread.finish()
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one KV block, on either tier."""
+        return self.kv_memory.block_bytes
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        """Of copies out to the host and in again, as measured now. REQUIRES: nothing was computed yet."""
+        return self.kv_memory.seconds_per_block()
 
     @property
     def logits(self) -> npt.NDArray[np.float32]:

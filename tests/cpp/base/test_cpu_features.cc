@@ -78,7 +78,8 @@ TEST_CASE("each instruction set includes the smaller ones, and AVX2 is what the 
   CHECK((cpu_features().avx512_bf16 || !cpu_features().amx_bf16));
   CHECK((cpu_features().avx2_fma || !cpu_features().avx512_bf16));
 #if defined(__x86_64__)
-  CHECK(cpu_features().avx2_fma == (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")));
+  CHECK(cpu_features().avx2_fma ==
+        (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")));
   CHECK(cpu_features().avx512_bf16 ==
         (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512f") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

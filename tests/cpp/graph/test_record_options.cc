@@ -164,6 +164,26 @@ TEST_CASE("a KV cache of the other dtype is refused") {
   r.graph.check_invariants();
 }
 
+TEST_CASE("a KV cache of 8 bits is bytes, head_dim + 4 for each slot") {
+  Recording r(DType::kFloat32);
+  const BufferId q = r.buffer(kHeadDim);
+  r.graph.rotary_cache_write(r.x, 0, 1, kHeadDim, {}, q);
+  std::vector<std::uint32_t> words(2 * 2 * 8 * (kHeadDim + 4) / 4);
+  const auto bind = [&](std::initializer_list<std::int64_t> shape, DType dtype) {
+    return error_of([&] { r.graph.bind_kv_cache(TensorView::dense(words.data(), dtype, shape)); });
+  };
+  CHECK(bind({2, 1, 2, 1, 8 * (kHeadDim + 4)}, DType::kInt8) == "no error");
+  r.graph.check_invariants();
+  CHECK(bind({1, 2, 2, 1, 8 * (kHeadDim + 4)}, DType::kFp8E4M3) == "no error");  // more layers than are recorded
+  const std::string wanted = "bind_kv_cache: kv_cache must be [num_blocks, 1, 2, 1, block_size * " +
+                             std::to_string(kHeadDim + 4) + "] bytes of fp8_e5m2, got [";
+  CHECK(bind({2, 1, 2, 1, 9}, DType::kFp8E5M2) == wanted + "2, 1, 2, 1, 9]");
+  CHECK(bind({2, 1, 2, 1, 0}, DType::kFp8E5M2) == wanted + "2, 1, 2, 1, 0]");
+  CHECK(bind({1, 1, 2, 2, kHeadDim + 4}, DType::kFp8E5M2).starts_with(wanted));
+  CHECK(bind({2, 2, 1, kHeadDim + 4}, DType::kFp8E5M2).starts_with(wanted));
+  CHECK(bind({1, 1, 2, 1, 2, kHeadDim}, DType::kFp8E5M2).starts_with(wanted));
+}
+
 // A graph that ends in sampled rows of x; with the rotation's table of `rotary` positions, or none.
 void finish(Recording& r, std::int64_t rotary, const KVMemory& kv) {
   const BufferId q = r.buffer(kHeadDim, DType::kBFloat16);

@@ -14,7 +14,7 @@
 
 #include "fastpaged/base/block_copy.h"
 #include "fastpaged/base/types.h"
-#include "kv_cache/slow_pool.h"
+#include "kv_cache/slow_text.h"
 
 namespace fastpaged::test {
 

@@ -60,7 +60,7 @@ TEST_CASE("a pool follows the plain model through random operations, wrong ones 
     SlowPool model(num_blocks);
     std::vector<BlockId> evicted;
     std::vector<BlockId> should_be_evicted;
-    pool.on_eviction([&](BlockId block) { evicted.push_back(block); });
+    pool.on_eviction([&](BlockId block, SequenceId) { evicted.push_back(block); });
     for (int i = 0; i < 500; ++i) {
       const BlockId block = random.between(-1, num_blocks);  // one unknown id at either end
       const auto owner = static_cast<SequenceId>(random.between(0, 3));
@@ -166,7 +166,8 @@ TEST_CASE("cached blocks are handed out last, the one that was given back first 
     REQUIRE(pool.allocate(1) == block);
   }
   std::vector<BlockId> evicted;
-  pool.on_eviction([&](BlockId block) {
+  pool.on_eviction([&](BlockId block, SequenceId new_owner) {
+    CHECK(new_owner == 6);
     CHECK(pool.ref_count(block) == 1);  // the new owner's already
     CHECK_FALSE(pool.is_cached(block));
     evicted.push_back(block);

@@ -134,3 +134,40 @@ TEST_CASE("caching a block twice or forgetting one that is not cached is an erro
   cache.check_invariants();
   CHECK(cache.num_cached() == 1);
 }
+
+TEST_CASE("what is moved is found with all that goes on from it, under the same id, and is no more recent") {
+  for (const std::uint64_t mask : kMasks) {
+    CAPTURE(mask);
+    PrefixCache cache(8, 2, mask);
+    const PrefixCache::Node root = cache.make_root("");
+    cache.add(0, root, Tokens{1, 2});
+    cache.add(1, root, Tokens{1, 3});
+    cache.add(2, 0, Tokens{4, 5});
+    cache.add(3, 0, Tokens{4, 6});
+    const std::uint64_t id = cache.entry_id(0);
+    const std::uint64_t before = cache.generation();
+    cache.move(0, 7);
+    cache.check_invariants();
+    CHECK(cache.generation() != before);
+    CHECK(cache.num_erased() == 0);
+    CHECK_FALSE(cache.holds(0));
+    CHECK(cache.entry_id(7) == id);
+    CHECK(cache.find(root, Tokens{1, 2}) == 7);
+    CHECK(cache.find(7, Tokens{4, 5}) == 2);
+    CHECK(cache.parent(3) == 7);
+    CHECK(cache.find_beginning(root, Tokens{1, 9}).block == 1);  // the one used last, as it was
+    CHECK(cache.find_beginning(7, Tokens{4, 9}).block == 3);
+    cache.move(3, 0);  // the first child
+    cache.move(1, 6);  // and the first sibling
+    cache.check_invariants();
+    CHECK(cache.find(7, Tokens{4, 6}) == 0);
+    CHECK(cache.find_beginning(root, Tokens{1, 9}).block == 6);
+    cache.add(3, 0, Tokens{1, 1});
+    CHECK(cache.erase(7) == std::vector<BlockId>{0, 2, 3});
+    cache.check_invariants();
+    CHECK_THROWS_AS(cache.move(7, 1), InvariantError);
+    cache.add(1, root, Tokens{7, 7});
+    CHECK_THROWS_AS(cache.move(1, 6), InvariantError);
+    cache.check_invariants();
+  }
+}

@@ -25,7 +25,12 @@ TEST_CASE("an index offers exactly the blocks with a hash, however many share it
     for (int i = 0; i < 400; ++i) {
       const BlockId block = random.between(0, max_blocks - 1);
       const std::uint64_t some_hash = (std::uint64_t{random.bits()} << 32U | random.bits()) & mask;
-      if (model.contains(block)) {
+      const BlockId other = random.between(0, max_blocks - 1);
+      if (model.contains(block) && !model.contains(other) && random.once_in(2)) {
+        index.replace(model.at(block), block, other);
+        model[other] = model.at(block);
+        model.erase(block);
+      } else if (model.contains(block)) {
         index.erase(model.at(block), block);
         model.erase(block);
       } else {
@@ -60,6 +65,7 @@ TEST_CASE("erasing what is not in an index is an error, not an endless search") 
   PrefixIndex index(2);
   index.insert(5, 0);
   CHECK_THROWS_AS(index.erase(5, 1), InvariantError);
+  CHECK_THROWS_AS(index.replace(5, 1, 2), InvariantError);
   CHECK(index.size() == 1);
   index.check_invariants();
 }

@@ -3,376 +3,21 @@
 // whoever looks something up, would read against what was computed.
 #include <doctest/doctest.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <cstdio>
-#include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "fastpaged/base/check.h"
-#include "fastpaged/kv_cache/kv_cache_manager.h"
-#include "kv_cache/slot_contents.h"
-#include "kv_cache/slow_prefix_cache.h"
+#include "kv_cache/prefix_world.h"
 #include "proof_scale.h"
 #include "random.h"
 
 namespace fastpaged::test {
-namespace {
-
-struct Occurred {
-  int lookups, whole, partial, revived, no_room_for_a_copy, crowded, published, duplicates, evicted,
-      forgotten_by_writing, forgotten_with_it, forks, swaps, recomputed, resets;
-};
-
-struct Request {
-  SlowText text;
-  std::int32_t num_computed = 0;
-  bool known = false;  // since which reset it is computed
-  bool stale = false;  // since one that is not the last
-  PublishedPrefix published;
-};
-
-std::size_t size(std::int32_t number) {
-  return static_cast<std::size_t>(number);
-}
-
-class World {
- public:
-  World(Random& random, Occurred& occurred)
-      : random_(random),
-        occurred_(occurred),
-        roomy_(random.once_in(6)),
-        num_blocks_(roomy_ ? 96 : random.between(3, 14)),
-        block_size_(roomy_ ? 4 : random.between(1, 4)),
-        num_host_blocks_(random.between(0, 12)),
-        vocab_size_(roomy_ ? 4 : random.between(1, 3)),
-        real_(num_blocks_, block_size_, num_host_blocks_, {.enabled = true, .hash_mask = any_mask()}),
-        slow_(num_blocks_, block_size_, num_host_blocks_),
-        contents_(block_size_) {}
-
-  void do_something() {
-    const std::int32_t choice = random_.between(1, 100);
-    if (requests_.empty() || choice <= 20) {
-      start();
-    } else if (choice <= 65) {
-      compute();
-    } else if (choice <= 73) {
-      fork();
-    } else if (choice <= 86) {
-      finish();
-    } else if (choice <= 90) {
-      swap(true);
-    } else if (choice <= 95) {
-      swap(false);
-    } else if (choice <= 98) {
-      recompute();
-    } else if (random_.once_in(2)) {
-      reset();
-    } else if (roomy_) {
-      come_in_a_crowd();
-    }
-    contents_.copy(real_.copies().copies());
-    CHECK(one_by_one(real_.take_copies()) == std::exchange(slow_.copies, {}));
-  }
-
-  void look_something_up() {
-    const SlowText text = any_text();
-    static_cast<void>(look_up(text, random_.between(0, static_cast<std::int32_t>(text.size()) + 1)));
-    wait();
-  }
-
-  void compare() {
-    real_.check_invariants();
-    REQUIRE(real_.device_pool().free_blocks() == free_blocks(false));
-    REQUIRE(real_.device_pool().cached_free_blocks() == free_blocks(true));
-    REQUIRE(real_.host_pool().free_blocks() == slow_.host.free);
-    REQUIRE(real_.num_free_blocks() == slow_.device.num_free());
-    REQUIRE(real_.prefix_cache().num_cached() == std::ssize(slow_.device.cached));
-    for (BlockId block = 0; block < num_blocks_; ++block) {
-      REQUIRE(real_.device_pool().is_cached(block) == slow_.device.cached.contains(block));
-      const auto holders = slow_.device.holders.find(block);
-      REQUIRE(real_.device_pool().ref_count(block) ==
-              (holders == slow_.device.holders.end() ? 0 : std::ssize(holders->second)));
-    }
-    REQUIRE(real_.num_prefix_gains() == slow_.num_gains);
-    REQUIRE(real_.num_evicted_blocks() == slow_.device.num_evicted);
-    for (const auto& [owner, request] : requests_) {
-      const BlockTable& table = tables_.at(owner);
-      const SlowTable& plain = slow_.tables.at(owner);
-      REQUIRE(table.size() == plain.size());
-      for (const auto& [index, block] : plain.blocks) {
-        REQUIRE(table.blocks()[index] == block);
-      }
-      REQUIRE(contents_.hold(plain.on_host, table.blocks(), request.text, 0, size(request.num_computed)));
-    }
-  }
-
-  void end() {
-    tables_.clear();
-    CHECK(real_.num_free_blocks() == num_blocks_);
-    CHECK(real_.host_pool().num_free() == num_host_blocks_);
-    real_.reset_prefix_cache();
-    CHECK(real_.device_pool().cached_free_blocks().empty());
-    CHECK(std::ssize(real_.device_pool().free_blocks()) == num_blocks_);
-    real_.check_invariants();
-    occurred_.evicted += static_cast<int>(slow_.device.num_evicted);
-    occurred_.duplicates += slow_.num_duplicates;
-  }
-
- private:
-  std::uint64_t any_mask() {
-    const std::uint64_t masks[] = {~std::uint64_t{0}, 1, 1, 0};
-    return masks[random_.between(0, 3)];
-  }
-
-  TokenId any_token() { return random_.between(0, vocab_size_ - 1); }
-  SequenceId any_owner() { return random_.one_of(requests_).first; }
-
-  // Often the beginning of one that was there before, and on from there.
-  SlowText any_text() {
-    SlowText text{random_.once_in(4) ? "tenant" : "", {}};
-    if (!texts_.empty() && !random_.once_in(3)) {
-      const SlowText& other = random_.one_of(texts_);
-      text = other.first(size(random_.between(0, static_cast<std::int32_t>(other.size()))));
-    }
-    for (std::int32_t i = random_.between(text.size() == 0 ? 1 : 0, 2 * block_size_); i > 0; --i) {
-      text.tokens.push_back(any_token());
-    }
-    return text;
-  }
-
-  std::pair<PrefixMatch, SlowMatch> look_up(const SlowText& text, std::int32_t max_tokens) {
-    const PrefixMatch match = real_.match_prefix(text.tokens, max_tokens, text.root);
-    const SlowMatch expected = slow_.match(text, max_tokens);
-    REQUIRE(match.blocks == expected.blocks);
-    REQUIRE(match.num_in_use == expected.num_in_use);
-    REQUIRE(match.num_partial_tokens == expected.num_partial_tokens);
-    if (expected.partial_block) {
-      REQUIRE(match.partial_block == *expected.partial_block);
-    }
-    const std::int32_t num_whole = static_cast<std::int32_t>(match.blocks.size()) * block_size_;
-    REQUIRE(match.num_tokens == num_whole + match.num_partial_tokens);
-    REQUIRE(match.num_tokens <= std::min(max_tokens, static_cast<std::int32_t>(text.size())));
-    REQUIRE(contents_.hold(false, match.blocks, text, 0, size(num_whole)));
-    const BlockId partial[] = {match.partial_block};
-    REQUIRE(contents_.hold(false, partial, text, size(num_whole), size(match.num_tokens)));
-    ++occurred_.lookups;
-    occurred_.whole += match.blocks.empty() ? 0 : 1;
-    occurred_.partial += match.num_partial_tokens > 0 ? 1 : 0;
-    occurred_.crowded +=
-        std::ssize(slow_.device.children(text.first(size(num_whole)))) > PrefixCache::kMaxChildrenTried ? 1 : 0;
-    return {match, expected};
-  }
-
-  // One that waits for room needs at most as many blocks less as the cache has gained since.
-  void wait() {
-    const auto need_of = [&](const SlowText& text) {
-      const auto num_tokens = static_cast<std::int32_t>(text.size());
-      return real_.blocks_for(num_tokens) - real_.match_prefix(text.tokens, num_tokens - 1, text.root).num_in_use;
-    };
-    const std::int64_t gains = static_cast<std::int64_t>(real_.num_prefix_gains() - waiting_.gains);
-    REQUIRE(need_of(waiting_.text) >= waiting_.need - gains);
-    if (random_.once_in(20)) {
-      waiting_.text = any_text();
-      waiting_.need = need_of(waiting_.text);
-      waiting_.gains = real_.num_prefix_gains();
-    }
-  }
-
-  void start() {
-    if (requests_.size() >= 6) {
-      return finish();
-    }
-    const SequenceId owner = next_owner_++;
-    Request& request = requests_[owner];
-    request.text = any_text();
-    tables_.emplace(owner, real_.make_table(owner));
-    slow_.tables[owner];
-    if (!random_.once_in(8)) {
-      adopt(owner);
-    }
-  }
-
-  // More children of one node than are looked at.
-  void come_in_a_crowd() {
-    for (std::int32_t i = 0; i < 2 * PrefixCache::kMaxChildrenTried; ++i) {
-      const SequenceId owner = next_owner_++;
-      requests_[owner];
-      tables_.emplace(owner, real_.make_table(owner));
-      slow_.tables[owner];
-      compute(owner, block_size_);
-      if (requests_.contains(owner)) {
-        finish(owner);
-      }
-    }
-  }
-
-  void adopt(SequenceId owner) {
-    Request& request = requests_.at(owner);
-    const auto num_tokens = static_cast<std::int32_t>(request.text.size());
-    const auto [match, expected] = look_up(request.text, random_.once_in(4) ? num_tokens : num_tokens - 1);
-    request.num_computed = real_.adopt(tables_.at(owner), match, request.published);
-    REQUIRE(request.num_computed == slow_.adopt(owner, expected));
-    request.known = true;
-    occurred_.revived += match.num_revived();
-    occurred_.no_room_for_a_copy += request.num_computed < match.num_tokens ? 1 : 0;
-  }
-
-  void compute() {
-    const SequenceId owner = any_owner();
-    slow_.tables.at(owner).on_host ? swap(false) : compute(owner, random_.between(1, 2 * block_size_));
-  }
-
-  void compute(SequenceId owner, std::int32_t count) {
-    Request& request = requests_.at(owner);
-    BlockTable& table = tables_.at(owner);
-    const std::int32_t end = request.num_computed + count;
-    REQUIRE(real_.missing_blocks(table, request.num_computed, count) ==
-            slow_.missing(owner, request.num_computed, count));
-    const std::size_t num_cached = slow_.device.cached.size();
-    const std::uint64_t num_evicted = slow_.device.num_evicted;
-    const bool fits = slow_.reserve(owner, request.num_computed, count);
-    REQUIRE(real_.reserve(table, request.num_computed, count) == fits);
-    if (!fits) {
-      return finish(owner);
-    }
-    const auto num_forgotten = static_cast<int>(num_cached - slow_.device.cached.size());
-    if (slow_.device.num_evicted == num_evicted && num_forgotten > 0) {
-      ++occurred_.forgotten_by_writing;
-      occurred_.forgotten_with_it += num_forgotten - 1;
-    }
-    real_.check_writable(table, request.num_computed, count);
-    contents_.copy(real_.copies().copies());
-    CHECK(one_by_one(real_.take_copies()) == std::exchange(slow_.copies, {}));
-    for (std::int32_t i = request.num_computed; i < end; ++i) {
-      if (i == static_cast<std::int32_t>(request.text.size())) {
-        request.text.tokens.push_back(any_token());
-      }
-      contents_.write(table.blocks(), request.text, size(i));
-    }
-    request.num_computed = end;
-    texts_.push_back(request.text);
-    if (!random_.once_in(5)) {
-      publish(owner);
-    }
-  }
-
-  void publish(SequenceId owner) {
-    Request& request = requests_.at(owner);
-    BlockTable& table = tables_.at(owner);
-    const std::uint64_t version = table.version();
-    const std::vector<BlockId> before(table.blocks().begin(), table.blocks().end());
-    real_.publish(table, request.text.tokens, request.num_computed, request.text.root, request.published);
-    CHECK((table.version() > version) == !std::ranges::equal(before, table.blocks()));
-    request.known = true;
-    if (!request.stale) {
-      slow_.publish(owner, request.text, request.num_computed);
-      ++occurred_.published;
-    }
-  }
-
-  void fork() {
-    const SequenceId parent = any_owner();
-    if (requests_.size() >= 6) {
-      return finish();
-    }
-    const SequenceId owner = next_owner_++;
-    Request request = requests_.at(parent);  // `published` too, whatever the branch shares of it
-    request.num_computed = random_.once_in(2) ? request.num_computed : random_.between(0, request.num_computed);
-    request.text = request.text.first(size(request.num_computed));
-    request.text.tokens.push_back(any_token());
-    const std::int32_t num_shared = real_.blocks_for(request.num_computed);
-    slow_.fork(parent, owner, num_shared);
-    tables_.emplace(owner, tables_.at(parent).fork(owner, num_shared));
-    requests_.emplace(owner, std::move(request));
-    ++occurred_.forks;
-    if (random_.once_in(3)) {
-      finish(parent);  // and the branch may have a block that is full, but not its own beyond its middle
-      slow_.tables.at(owner).on_host ? swap(false) : compute(owner, 1);
-    }
-  }
-
-  void finish() { finish(any_owner()); }
-
-  void finish(SequenceId owner) {
-    slow_.truncate(owner, 0);
-    slow_.tables.erase(owner);
-    tables_.erase(owner);
-    requests_.erase(owner);
-  }
-
-  // Any of those that are in the other tier, with or without those that share blocks with them.
-  void swap(bool to_host) {
-    std::vector<SequenceId> owners;
-    std::vector<BlockTable*> tables;
-    for (auto& [owner, table] : tables_) {
-      if (slow_.tables.at(owner).on_host != to_host && !random_.once_in(3)) {
-        owners.push_back(owner);
-        tables.push_back(&table);
-      }
-    }
-    const bool fits = slow_.swap(owners, to_host);
-    REQUIRE((to_host ? real_.swap_out(tables) : real_.swap_in(tables)) == fits);
-    occurred_.swaps += fits && !owners.empty() ? 1 : 0;
-  }
-
-  void recompute() {
-    const SequenceId owner = any_owner();
-    Request& request = requests_.at(owner);
-    slow_.truncate(owner, 0);
-    slow_.tables.at(owner).on_host = false;
-    tables_.at(owner) = real_.make_table(owner);
-    request = Request{request.text, 0, false, false, {}};
-    ++occurred_.recomputed;
-    if (!random_.once_in(4)) {
-      adopt(owner);
-    }
-  }
-
-  void reset() {
-    real_.reset_prefix_cache();
-    slow_.device.forget_all();
-    for (auto& [owner, request] : requests_) {
-      request.stale = request.stale || request.known;
-    }
-    ++occurred_.resets;
-  }
-
-  [[nodiscard]] std::vector<BlockId> free_blocks(bool cached) const {
-    std::vector<BlockId> blocks;
-    std::ranges::copy_if(slow_.device.free, std::back_inserter(blocks),
-                         [&](BlockId block) { return slow_.device.cached.contains(block) == cached; });
-    return blocks;
-  }
-
-  Random& random_;
-  Occurred& occurred_;
-  bool roomy_;
-  std::int32_t num_blocks_, block_size_, num_host_blocks_, vocab_size_;
-  KVCacheManager real_;
-  SlowPrefixCache slow_;
-  SlotContents contents_;
-  std::map<SequenceId, BlockTable> tables_;
-  std::map<SequenceId, Request> requests_;
-  std::vector<SlowText> texts_;  // that were computed once
-  struct {
-    SlowText text;
-    std::int64_t need = 0;
-    std::uint64_t gains = 0;
-  } waiting_;
-  SequenceId next_owner_ = 1;
-};
-
-}  // namespace
-
 TEST_CASE("a hundred thousand lookups find what the slow model finds, and nothing that was not computed") {
-  Occurred occurred{};
+  PrefixesOccurred occurred{};
   const int enough = 100'000 * proof_scale();
   for (std::uint32_t seed = 0; occurred.lookups < enough; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    World world(random, occurred);
+    PrefixWorld world(random, occurred);
     for (int i = 0; i < 400; ++i) {
       CAPTURE(i);
       world.do_something();
@@ -389,10 +34,36 @@ TEST_CASE("a hundred thousand lookups find what the slow model finds, and nothin
       "taken again, %d evicted, %d duplicates given up, %d forgotten because somebody wrote into them\n",
       occurred.lookups, occurred.whole, occurred.partial, occurred.revived, occurred.evicted, occurred.duplicates,
       occurred.forgotten_by_writing);
-  for (const int times :
-       {occurred.whole, occurred.partial, occurred.revived, occurred.no_room_for_a_copy, occurred.crowded,
-        occurred.published, occurred.duplicates, occurred.evicted, occurred.forgotten_by_writing,
-        occurred.forgotten_with_it, occurred.forks, occurred.swaps, occurred.recomputed, occurred.resets}) {
+  std::printf(
+      "prefix cache on the host: %d lookups found whole blocks there, %d the beginning of one; %d blocks demoted, %d "
+      "promoted, %d evicted; without a copy: %d demoted, %d taken over by who published them, %d swapped; %d forgotten "
+      "with lost copies\n",
+      occurred.on_host, occurred.partial_on_host, occurred.demoted, occurred.promoted, occurred.host_evicted,
+      occurred.taken_as_copies, occurred.taken_over, occurred.not_copied, occurred.lost);
+  for (const int times : {occurred.whole,
+                          occurred.partial,
+                          occurred.revived,
+                          occurred.no_room_for_a_copy,
+                          occurred.crowded,
+                          occurred.published,
+                          occurred.duplicates,
+                          occurred.evicted,
+                          occurred.forgotten_by_writing,
+                          occurred.forgotten_with_it,
+                          occurred.forks,
+                          occurred.swaps,
+                          occurred.recomputed,
+                          occurred.resets,
+                          occurred.on_host,
+                          occurred.partial_on_host,
+                          occurred.demoted,
+                          occurred.promoted,
+                          occurred.taken_as_copies,
+                          occurred.taken_over,
+                          occurred.not_copied,
+                          occurred.host_evicted,
+                          occurred.lost,
+                          occurred.forgotten_as_doubtful}) {
     CHECK(times > 50);
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/kv_code_memory.h"
 #include "ops/table_runs.h"
 
 namespace fastpaged {
@@ -62,6 +63,40 @@ TEST_CASE("what is multiplied together lies together") {
   CHECK((floats.key_element(0, 1) == 16));
   CHECK((floats.value_element(0, 1) == 1));
   CHECK((floats.value_element(1, 0) == 64));
+}
+
+TEST_CASE_TEMPLATE("codes and scales fill a piece, each with a place of its own, and a tile is neighbouring bytes", A,
+                   BFloat16, float) {
+  for (const std::int64_t block_size : {1, 5, 16, 48}) {
+    for (const std::int64_t head_dim : {16, 80}) {
+      CAPTURE(block_size);
+      CAPTURE(head_dim);
+      const CodeMemory memory(DType::kInt8, 2, 3, block_size, head_dim);
+      const KVCodeLayout<A> layout(memory.view());
+      const std::int64_t piece_bytes = block_size * (head_dim + 4);
+      CHECK((layout.keys(0, 2) == layout.keys(0, 0) + 2 * piece_bytes));
+      CHECK((layout.values(1, 0) == layout.keys(0, 0) + (2 + 1) * 3 * piece_bytes));
+      std::vector<int> keys(static_cast<std::size_t>(piece_bytes));
+      std::vector<int> values(keys.size());
+      for (std::int64_t slot = 0; slot < block_size; ++slot) {
+        const std::int64_t tile = layout.is_tiled() ? slot / 16 : 0;
+        for (std::int64_t d = 0; d < head_dim; ++d) {
+          ++keys.at(static_cast<std::size_t>(layout.key_code(slot, d)));
+          ++values.at(static_cast<std::size_t>(layout.value_code(slot, d)));
+          REQUIRE((layout.key_code(slot, d) / layout.run_bytes() == tile));
+          REQUIRE((layout.value_code(slot, d) / layout.run_bytes() == tile));
+        }
+        REQUIRE((layout.scale(slot) % 4 == 0));
+        REQUIRE((layout.scale(slot) / layout.run_bytes() == tile));
+        for (std::int64_t byte = layout.scale(slot); byte < layout.scale(slot) + 4; ++byte) {
+          ++keys.at(static_cast<std::size_t>(byte));
+          ++values.at(static_cast<std::size_t>(byte));
+        }
+      }
+      CHECK((keys == std::vector<int>(keys.size(), 1)));
+      CHECK((values == std::vector<int>(values.size(), 1)));
+    }
+  }
 }
 
 TEST_CASE("pieces lie where the view's strides say") {

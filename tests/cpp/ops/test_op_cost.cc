@@ -36,6 +36,15 @@ DType some_dtype(std::mt19937& random) {
   return roll(random, 0, 1) == 0 ? DType::kFloat32 : DType::kBFloat16;
 }
 
+// Of a cache beside activations of `dtype`, and what a key or a value takes in it.
+DType some_kv_dtype(std::mt19937& random, DType dtype) {
+  const DType dtypes[] = {dtype, DType::kFp8E4M3, DType::kFp8E5M2, DType::kInt8};
+  return dtypes[roll(random, 0, 3)];
+}
+std::int64_t vector_bytes(DType kv_dtype, std::int64_t head_dim) {
+  return is_kv_code(kv_dtype) ? head_dim + 4 : head_dim * static_cast<std::int64_t>(size_of(kv_dtype));
+}
+
 void check_equal(const OpCost& cost, const OpCost& counted) {
   CHECK((cost.weight_bytes == counted.weight_bytes));
   CHECK((cost.kv_bytes == counted.kv_bytes));
@@ -118,6 +127,7 @@ TEST_CASE("attention reads the keys that some query sees, a shared block's once,
     const std::int64_t head_dim = 16;
     const DType dtype = some_dtype(random);
     const auto size = static_cast<std::int64_t>(size_of(dtype));
+    const DType kv_dtype = some_kv_dtype(random, dtype);
     const std::int64_t window = roll(random, 0, 1) * roll(random, 1, 40);
     OpCost counted;
     std::map<std::int32_t, std::int64_t> sequence_of;  // by block: the first that reads it
@@ -135,13 +145,13 @@ TEST_CASE("attention reads the keys that some query sees, a shared block's once,
           }
         }
       }
-      counted.kv_bytes += static_cast<std::int64_t>(read.size()) * kv_heads * (head_dim + head_dim) * size;
+      counted.kv_bytes += static_cast<std::int64_t>(read.size()) * kv_heads * 2 * vector_bytes(kv_dtype, head_dim);
     }
     const std::int64_t num_tokens = step.query_start.back();
     counted.activation_bytes = 2 * num_tokens * heads * head_dim * size;
     PagedAttentionParams params{
         .q = shaped(dtype, {num_tokens, heads, head_dim}),
-        .kv_cache = shaped(dtype, {AttentionStep::kNumBlocks, 2, kv_heads, AttentionStep::kBlockSize, head_dim}),
+        .kv_cache = shaped(kv_dtype, {AttentionStep::kNumBlocks, 2, kv_heads, AttentionStep::kBlockSize, head_dim}),
         .query_start = ints(step.query_start),
         .context_lens = ints(step.context_lens),
         .block_tables = TensorView::dense(step.block_tables.data(), DType::kInt32,
@@ -192,10 +202,11 @@ TEST_CASE("rotation writes a key and a value of each token, and turns queries an
     const bool has_norm = roll(random, 0, 1) == 1;
     const DType dtype = some_dtype(random);
     const auto size = static_cast<std::int64_t>(size_of(dtype));
+    const DType kv_dtype = some_kv_dtype(random, dtype);
     OpCost counted{.weight_bytes = has_norm ? 2 * head_dim * 4 : 0};
     for (std::int64_t token = 0; token < tokens; ++token) {
       counted.activation_bytes += (heads + 2 * kv_heads) * head_dim * 4 + heads * head_dim * size + rotary * 4;
-      counted.kv_bytes += 2 * kv_heads * head_dim * size;
+      counted.kv_bytes += 2 * kv_heads * vector_bytes(kv_dtype, head_dim);
       for (std::int64_t head = 0; head < heads + kv_heads; ++head) {
         counted.flops += has_norm ? 4 * head_dim : 0;
         for (std::int64_t pair = 0; pair < rotary / 2; ++pair) {
@@ -210,7 +221,7 @@ TEST_CASE("rotation writes a key and a value of each token, and turns queries an
                                        .cos_sin = rotary > 0 ? shaped(DType::kFloat32, {100, rotary}) : TensorView{},
                                        .q_norm = norm,
                                        .k_norm = norm,
-                                       .kv_cache = shaped(dtype, {5, 2, kv_heads, 16, head_dim}),
+                                       .kv_cache = shaped(kv_dtype, {5, 2, kv_heads, 16, head_dim}),
                                        .q = shaped(dtype, {tokens, heads, head_dim})}),
         counted);
   }

@@ -44,9 +44,9 @@ TEST_CASE("rows may lie apart, but each must be dense") {
   view.strides[1] = 5;
   CHECK_THROWS_WITH_AS(check.expect("x", view, DType::kFloat32, {"A", "B", "C"}), "op: x must have contiguous rows",
                        std::invalid_argument);
-  check.expect_strided_activation("x", view, {"A", "B", "C"});
+  check.expect_kv_cache("x", view, {"A", "B", "C"});
   view.strides[2] = 2;
-  CHECK_THROWS_WITH_AS(check.expect_strided_activation("x", view, {"A", "B", "C"}),
+  CHECK_THROWS_WITH_AS(check.expect_kv_cache("x", view, {"A", "B", "C"}),
                        "op: x must be contiguous along its last axis", std::invalid_argument);
 }
 

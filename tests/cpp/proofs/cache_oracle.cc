@@ -11,10 +11,10 @@ void CacheOracle::pin(PinId id, std::vector<TokenId> tokens, const std::string& 
   REQUIRE(pins_.emplace(id, Pin{std::move(tokens), root}).second);
 }
 
-void CacheOracle::check() {
-  const KVCacheManager& kv_cache = scheduler_->kv_cache();
-  for (BlockId block = 0; scheduler_->config().prefix_caching && block < kv_cache.num_blocks(); ++block) {
-    if (kv_cache.prefix_cache().holds(block)) {
+void CacheOracle::check(const std::set<PrefixCache::Node>& in_doubt) {
+  const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
+  for (BlockId block = 0; scheduler_->config().prefix_caching && block < cache.num_blocks(); ++block) {
+    if (cache.holds(block) && !in_doubt.contains(block)) {
       check_block(block);
     }
   }
@@ -22,7 +22,7 @@ void CacheOracle::check() {
 }
 
 // What its key says, from the first block on, is what is there.
-void CacheOracle::check_block(BlockId block) {
+void CacheOracle::check_block(PrefixCache::Node block) {
   const KVCacheManager& kv_cache = scheduler_->kv_cache();
   PrefixCache::Node node = 0;
   const std::vector<TokenId> text = text_of(block, node);
@@ -31,15 +31,18 @@ void CacheOracle::check_block(BlockId block) {
   REQUIRE(root != roots_.end());
   const std::vector<History> all = histories(text, *root);
   const std::size_t first = text.size() - static_cast<std::size_t>(kv_cache.block_size());
+  const bool on_host = block >= kv_cache.num_blocks();
+  const BlockPool& pool = on_host ? kv_cache.host_pool() : kv_cache.device_pool();
   for (std::int32_t offset = 0; offset < kv_cache.block_size(); ++offset) {
     CAPTURE(block);
     CAPTURE(offset);
-    REQUIRE(kv_->holds(kv_cache.device_pool(), block, offset, all.at(first + static_cast<std::size_t>(offset))));
+    num_host_slots_checked_ += on_host ? 1 : 0;
+    REQUIRE(kv_->holds(pool, on_host ? block - kv_cache.num_blocks() : block, offset,
+                       all.at(first + static_cast<std::size_t>(offset))));
     ++num_slots_checked_;
   }
 }
 
-// All tokens up to the block's last one, and the root that they stand under.
 std::vector<TokenId> CacheOracle::text_of(BlockId block, PrefixCache::Node& root) const {
   const PrefixCache& cache = scheduler_->kv_cache().prefix_cache();
   std::vector<TokenId> text;

@@ -24,8 +24,12 @@ class CacheOracle {
   void unpin(PinId id) { pins_.erase(id); }
   [[nodiscard]] const auto& pins() const { return pins_; }
 
-  void check();
+  // in_doubt: nodes whose contents are still to be copied there.
+  void check(const std::set<PrefixCache::Node>& in_doubt);
   [[nodiscard]] std::int64_t num_slots_checked() const { return num_slots_checked_; }
+  // All tokens up to a cached block's last one, and the root that they stand under.
+  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
+  [[nodiscard]] std::int64_t num_host_slots_checked() const { return num_host_slots_checked_; }
 
  private:
   struct Pin {
@@ -33,15 +37,15 @@ class CacheOracle {
     std::string root;
   };
 
-  void check_block(BlockId block);
+  void check_block(PrefixCache::Node block);
   void check_pins() const;
-  [[nodiscard]] std::vector<TokenId> text_of(BlockId block, PrefixCache::Node& root) const;
 
   const Scheduler* scheduler_;
   const HashedKV* kv_;
   std::set<std::string> roots_;
   std::map<PinId, Pin> pins_;
   std::int64_t num_slots_checked_ = 0;
+  std::int64_t num_host_slots_checked_ = 0;  // of them
 };
 
 }  // namespace fastpaged::test

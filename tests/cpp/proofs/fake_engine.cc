@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "kv_cache/slow_kv_cache.h"
+
 namespace fastpaged::test {
 
 FakeEngine::FakeEngine(const SchedulerConfig& config, int num_layers)
@@ -102,10 +104,13 @@ void FakeEngine::reset_prefix_cache() {
   check();
 }
 
-SchedulerOutput FakeEngine::schedule() {
+SchedulerOutput FakeEngine::schedule(Nanoseconds now) {
   const bool work = scheduler_.has_unfinished();
+  now_ = now;
   rebuild_bound_.before_schedule(groups());
-  SchedulerOutput plan = scheduler_.schedule();
+  SchedulerOutput plan = scheduler_.schedule(now);
+  to_copy_ = one_by_one(plan.copies);
+  note_doubt();
   REQUIRE((!work || plan.num_tokens > 0 || !plan.ended.empty()));
   hear(beyond_unreported(plan.ended), {}, true);
   for (const SequenceEvent& end : beyond_unreported(plan.ended)) {
@@ -118,10 +123,28 @@ SchedulerOutput FakeEngine::schedule() {
       }
     }
   }
+  for (const ScheduledSequence& planned : plan.scheduled) {
+    REQUIRE(requests_.all().at(planned.group_id).asked.deadline > now);
+  }
   rebuild_bound_.after_schedule(groups(), plan);
   count(plan);
   check();
   return plan;
+}
+
+void FakeEngine::copy(std::span<const BlockCopy> copies) {
+  kv_.copy(copies);
+  to_copy_.erase(to_copy_.begin(), to_copy_.begin() + std::ssize(one_by_one(copies)));
+  note_doubt();
+}
+
+// A block may be copied to more than once.
+void FakeEngine::note_doubt() {
+  in_doubt_.clear();
+  for (const BlockCopy& copy : to_copy_) {
+    const bool out = copy.kind == CopyKind::kSwapOut;
+    in_doubt_.insert(out ? scheduler_.kv_cache().host_node(copy.destination) : copy.destination);
+  }
 }
 
 void FakeEngine::count(const SchedulerOutput& plan) {
@@ -224,7 +247,10 @@ void FakeEngine::hear(std::span<const SequenceEvent> events, const SampledRows& 
       REQUIRE((!scores_alone || event.num_scores > 0));
       REQUIRE((scores_alone || event.has_token == (!while_planning && event.finish_reason != FinishReason::kError)));
     }
-    counts_.pool_ends += while_planning && event.kind != EventKind::kResult ? 1 : 0;
+    const bool expired = event.finished && (event.finish_reason == FinishReason::kDeadline ||
+                                            event.finish_reason == FinishReason::kQueueTimeout);
+    counts_.expired += expired ? 1 : 0;
+    counts_.pool_ends += while_planning && !expired && event.kind != EventKind::kResult ? 1 : 0;
   }
   requests_.hear(events, results);
 }
@@ -264,14 +290,15 @@ void FakeEngine::check() {
   REQUIRE(stats.num_preemptions == counts_.stats.num_preemptions);
   REQUIRE(stats.num_groups_swapped_out == counts_.stats.num_groups_swapped_out);
   REQUIRE(stats.num_groups_swapped_in == counts_.stats.num_groups_swapped_in);
-  REQUIRE(stats.num_blocks_swapped_out == counts_.stats.num_blocks_swapped_out);
-  REQUIRE(stats.num_blocks_swapped_in == counts_.stats.num_blocks_swapped_in);
+  REQUIRE(stats.num_blocks_swapped_out + stats.num_prefix_blocks_demoted == counts_.stats.num_blocks_swapped_out);
+  REQUIRE(stats.num_blocks_swapped_in + stats.num_prefix_blocks_promoted == counts_.stats.num_blocks_swapped_in);
   REQUIRE(stats.num_blocks_copied_on_write == counts_.stats.num_blocks_copied_on_write);
   REQUIRE(stats.num_tokens_recomputed == counts_.stats.num_tokens_recomputed);
   REQUIRE(stats.num_prefix_tokens_looked_up == counts_.stats.num_prefix_tokens_looked_up);
   REQUIRE(stats.num_prefix_tokens_found == counts_.stats.num_prefix_tokens_found);
-  REQUIRE((requests_.all().empty() || stats.num_partial_prefix_blocks <= stats.num_blocks_copied_on_write));
-  cache_.check();
+  REQUIRE((requests_.all().empty() ||
+           stats.num_partial_prefix_blocks <= stats.num_blocks_copied_on_write + stats.num_prefix_blocks_promoted));
+  cache_.check(in_doubt_);
 }
 
 // Every computed token of every branch, wherever its group is.

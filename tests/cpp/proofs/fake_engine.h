@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,8 +38,9 @@ class FakeEngine {
   void reset_prefix_cache();
 
   // A step, in parts: schedule, copies, compute, update.
-  SchedulerOutput schedule();
-  void copy(std::span<const BlockCopy> copies) { kv_.copy(copies); }
+  SchedulerOutput schedule() { return schedule(now_); }
+  SchedulerOutput schedule(Nanoseconds now);
+  void copy(std::span<const BlockCopy> copies);  // the first ones of the plan, or all
   void spoil_free_blocks() { kv_.spoil_free_blocks(); }
   void compute(const SchedulerOutput& plan);
   void update(const SchedulerOutput& plan, const SampledRows& results);
@@ -54,10 +56,13 @@ class FakeEngine {
     std::int64_t num_found_again = 0;  // requests that came in with tokens found in the prefix cache
     std::int64_t num_refused_pins = 0;
     std::int64_t pool_ends = 0;  // sequences that ended because the pool could not hold more
+    std::int64_t expired = 0;    // and those that ended by their time
     SchedulerStats stats;        // as it must be
   };
   [[nodiscard]] const Counts& counts() const { return counts_; }
+  [[nodiscard]] Nanoseconds now() const { return now_; }  // of the last step
   [[nodiscard]] const CacheOracle& cache() const { return cache_; }
+  [[nodiscard]] CacheEvents::Taken take_cache_events() { return scheduler_.take_cache_events(); }
   [[nodiscard]] const PlainRequests& requests() const { return requests_; }
   [[nodiscard]] std::int64_t num_trees_rebuilt() const { return rebuild_bound_.num_trees_rebuilt(); }
 
@@ -65,6 +70,7 @@ class FakeEngine {
   void check_context(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
   void write(const Batch& batch, std::int32_t row, const ScheduledSequence& scheduled);
   void count(const SchedulerOutput& plan);
+  void note_doubt();
   [[nodiscard]] std::span<const SequenceEvent> beyond_unreported(std::span<const SequenceEvent> events) const;
   void hear(std::span<const SequenceEvent> events, const SampledRows& results, bool while_planning);
   void check();
@@ -78,6 +84,9 @@ class FakeEngine {
   RebuildBound rebuild_bound_;
   PlainRequests requests_;
   std::vector<std::pair<GroupId, SequenceId>> unreported_;  // ended while planning
+  std::vector<BlockCopy> to_copy_;                          // of the last plan, still
+  std::set<PrefixCache::Node> in_doubt_;                    // where to
+  Nanoseconds now_ = 0;
   Counts counts_;
 };
 

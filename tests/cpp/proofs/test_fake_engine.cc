@@ -23,12 +23,14 @@ struct Occurred {
   std::int64_t steps = 0;
   std::int64_t slots_checked = 0;
   std::int64_t pool_ends = 0;
+  std::int64_t expired = 0;
   std::int64_t forks = 0;
   std::int64_t parted = 0;
   std::int64_t beams_forked = 0;
   std::int64_t beam_results = 0;
   std::int64_t found_again = 0;
   std::int64_t cached_slots_checked = 0;
+  std::int64_t cached_host_slots_checked = 0;
   std::int64_t pins_refused = 0;
   std::int64_t cache_resets = 0;
   std::int64_t trees_rebuilt = 0;
@@ -44,11 +46,13 @@ struct Occurred {
   void add(const FakeEngine& engine) {
     slots_checked += engine.counts().slots_checked;
     pool_ends += engine.counts().pool_ends;
+    expired += engine.counts().expired;
     parted += engine.requests().num_parted();
     beams_forked += engine.requests().num_beams_forked();
     beam_results += engine.requests().num_results();
     found_again += engine.counts().num_found_again;
     cached_slots_checked += engine.cache().num_slots_checked();
+    cached_host_slots_checked += engine.cache().num_host_slots_checked();
     pins_refused += engine.counts().num_refused_pins;
     trees_rebuilt += engine.num_trees_rebuilt();
     const SchedulerStats& more = engine.counts().stats;
@@ -64,6 +68,9 @@ struct Occurred {
     stats.num_partial_prefix_blocks += seen.num_partial_prefix_blocks;
     stats.num_cached_blocks_evicted += seen.num_cached_blocks_evicted;
     stats.num_pins_released += seen.num_pins_released;
+    stats.num_prefix_blocks_demoted += seen.num_prefix_blocks_demoted;
+    stats.num_prefix_blocks_promoted += seen.num_prefix_blocks_promoted;
+    stats.num_host_prefix_tokens_found += seen.num_host_prefix_tokens_found;
   }
 };
 
@@ -73,6 +80,8 @@ SchedulerConfig config_of_a_life(Random& random) {
     config.num_blocks = random.between(8, 24);
     config.num_host_blocks = random.between(0, 24);
   }
+  config.host_prefix_tier = config.prefix_caching && random.once_in(2);
+  config.costs = random_costs(random);
   return config;
 }
 
@@ -98,7 +107,7 @@ class Life {
   void step() {
     ++occurred_.steps;
     between_steps();
-    const SchedulerOutput plan = engine_.schedule();
+    const SchedulerOutput plan = engine_.schedule(engine_.now() + random_.between(0, 3));
     if (random_.once_in(10)) {
       return forget(plan);
     }
@@ -137,7 +146,9 @@ class Life {
     keep_prefixes();
     std::vector<GroupId> groups = engine_.groups();
     if (groups.size() < 8 && random_.once_in(groups.size() < 3 ? 1 : 3)) {
-      engine_.add(request_of_a_life(random_, next_id_++, engine_.scheduler().config()));
+      NewRequest request = request_of_a_life(random_, next_id_++, engine_.scheduler().config());
+      set_random_wishes(random_, request, engine_.now());
+      engine_.add(request);
     }
     maybe_end_somebody();
     for (const GroupId id : engine_.groups()) {
@@ -230,7 +241,12 @@ void print(const Occurred& occurred) {
       "fake engine: %lld requests found %lld tokens cached, %lld partial blocks; %lld blocks evicted, %lld pins ",
       number(occurred.found_again), number(stats.num_prefix_tokens_found), number(stats.num_partial_prefix_blocks),
       number(stats.num_cached_blocks_evicted), number(stats.num_pins_released));
-  std::printf("released for room; %lld cached slots checked\n", number(occurred.cached_slots_checked));
+  std::printf("released for room; %lld cached slots checked, %lld of them on the host\n",
+              number(occurred.cached_slots_checked), number(occurred.cached_host_slots_checked));
+  std::printf("fake engine: %lld cached blocks moved to the host and %lld back, %lld tokens found there; %lld ends by ",
+              number(stats.num_prefix_blocks_demoted), number(stats.num_prefix_blocks_promoted),
+              number(stats.num_host_prefix_tokens_found), number(occurred.expired));
+  std::printf("their time\n");
 }
 
 }  // namespace
@@ -267,6 +283,10 @@ TEST_CASE("all live history is where the tables say after every step, and is pai
                                    stats.num_pins_released,
                                    occurred.trees_rebuilt,
                                    occurred.pool_ends,
+                                   occurred.expired,
+                                   occurred.cached_host_slots_checked,
+                                   stats.num_prefix_blocks_demoted,
+                                   stats.num_prefix_blocks_promoted,
                                    occurred.resets,
                                    occurred.aborts_while_planned,
                                    occurred.aborts[GroupState::kWaiting],

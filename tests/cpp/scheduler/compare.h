@@ -40,7 +40,11 @@ inline void check_event(const SequenceEvent& event, const SequenceEvent& expecte
 
 inline void check_group(const SequenceGroup& group, const SlowGroup& expected) {
   REQUIRE(group.state == expected.state);
+  REQUIRE(group.aged == expected.aged);
   REQUIRE(group.num_preemptions == expected.num_preemptions);
+  REQUIRE(group.num_tokens_recomputed == expected.num_recomputed);
+  REQUIRE(group.num_blocks_swapped_out == expected.num_swapped_out);
+  REQUIRE(group.num_blocks_swapped_in == expected.num_swapped_in);
   REQUIRE(group.num_sequences() == expected.size());
   std::size_t index = 0;
   for (const auto& [id, branch] : expected.branches) {
@@ -63,16 +67,21 @@ inline void check_group(const SequenceGroup& group, const SlowGroup& expected) {
 }
 
 // What can be found, and under what.
-inline void check_cached(const PrefixCache& cache, const SlowPrefixes& expected) {
+inline void check_cached(const KVCacheManager& kv_cache, const SlowPrefixes& expected) {
+  const PrefixCache& cache = kv_cache.prefix_cache();
+  const auto node_of = [&](SlowPlace place) { return place.on_host ? kv_cache.host_node(place.block) : place.block; };
   REQUIRE(cache.num_cached() == std::ssize(expected.entries));
   for (const CachedText& entry : expected.entries) {
-    REQUIRE(cache.holds(entry.block));
-    const std::span<const TokenId> tokens = cache.tokens(entry.block);
+    const PrefixCache::Node node = node_of(entry.place);
+    REQUIRE(cache.holds(node));
+    const std::span<const TokenId> tokens = cache.tokens(node);
     REQUIRE(std::ranges::equal(tokens, std::span(entry.text).last(tokens.size())));
     const std::vector<TokenId> before = SlowPrefixes::first(entry.text, std::ssize(entry.text) - std::ssize(tokens));
-    const std::optional<PrefixCache::Node> parent =
-        before.empty() ? cache.find_root(entry.root) : expected.find(entry.root, before);
-    REQUIRE(parent == cache.parent(entry.block));
+    if (before.empty()) {
+      REQUIRE(cache.find_root(entry.root) == cache.parent(node));
+    } else {
+      REQUIRE(cache.parent(node) == node_of(expected.find(entry.root, before).value()));
+    }
   }
 }
 
@@ -83,9 +92,13 @@ inline void check_blocks(const Scheduler& scheduler, const SlowMemory& expected)
   REQUIRE(std::ranges::equal(all_free(host), expected.host));
   for (BlockId block = 0; block < device.num_blocks(); ++block) {
     REQUIRE(device.ref_count(block) == expected.holders(block));
-    REQUIRE(device.is_cached(block) == expected.cached.contains(block));
+    REQUIRE(device.is_cached(block) == expected.cached.contains({false, block}));
   }
-  check_cached(scheduler.kv_cache().prefix_cache(), expected.cached);
+  for (BlockId block = 0; block < host.num_blocks(); ++block) {
+    REQUIRE(host.ref_count(block) == expected.holders(block, true));
+    REQUIRE(host.is_cached(block) == expected.cached.contains({true, block}));
+  }
+  check_cached(scheduler.kv_cache(), expected.cached);
   const std::vector<PinnedPrefix> pins = scheduler.pins();
   REQUIRE(pins.size() == expected.pins.size());
   for (const PinnedPrefix& pin : pins) {

@@ -12,7 +12,13 @@
 namespace fastpaged::test {
 
 inline PreemptionMode random_mode(Random& random) {
-  return static_cast<PreemptionMode>(random.between(0, 2));
+  return static_cast<PreemptionMode>(random.between(0, 3));
+}
+
+// Whole numbers of the same order of magnitude, so that either may be cheaper, or neither.
+inline PreemptionCosts random_costs(Random& random) {
+  const auto seconds = [&] { return static_cast<double>(random.between(0, 3)); };
+  return {.seconds_per_token = seconds(), .seconds_per_block_out = seconds(), .seconds_per_block_in = seconds()};
 }
 
 inline SchedulerPolicy random_policy(Random& random) {
@@ -21,18 +27,23 @@ inline SchedulerPolicy random_policy(Random& random) {
     return SchedulerPolicy::paper_2023();
   }
   policy.preemption_mode = random_mode(random);
+  policy.resume_grace_steps = random.once_in(2) ? random.between(1, 9) : 0;
   policy.chunked_prefill = !random.once_in(4);
   policy.long_prefill_token_threshold = policy.chunked_prefill && random.once_in(2) ? random.between(1, 4) : 0;
   policy.watermark = 0.1 * random.between(0, 4);
   policy.counts_running_needs = random.once_in(2);
   policy.block_per_branch = random.once_in(3);
   policy.swapped_before_waiting = random.once_in(3);
+  policy.by_priority = !policy.swapped_before_waiting && random.once_in(2);
+  policy.ageing_steps = random.once_in(2) ? random.between(0, 12) : 0;
+  policy.prefill_share = random.once_in(2) ? random.between(1, 8) : 0;
   return policy;
 }
 
 inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& policy) {
   SchedulerConfig config;
   config.policy = policy;
+  config.costs = random_costs(random);
   config.block_size = random.between(1, 4);
   config.num_blocks = random.between(3, 12);
   config.num_host_blocks = random.between(0, 12);
@@ -45,6 +56,7 @@ inline SchedulerConfig random_config(Random& random, const SchedulerPolicy& poli
   }
   config.prefix_caching = !random.once_in(3);
   config.max_pinned_blocks = config.prefix_caching ? random.between(0, config.num_blocks + 2) : 0;
+  config.host_prefix_tier = !random.once_in(3);
   config.prefix_hash_mask = random.once_in(2) ? 1 : ~std::uint64_t{0};
   return config;
 }
@@ -87,6 +99,17 @@ inline NewRequest random_request(Random& random, GroupId id, const SchedulerConf
     request.sampling.num_prompt_logprobs = 0;
   }
   return request;
+}
+
+// Some are more important than others, and some in a hurry.
+inline void set_random_wishes(Random& random, NewRequest& request, Nanoseconds now) {
+  request.priority = random.between(-1, 2);
+  if (random.once_in(8)) {
+    request.deadline = now + random.between(0, 60);
+  }
+  if (random.once_in(8)) {
+    request.queue_deadline = now + random.between(0, 20);
+  }
 }
 
 }  // namespace fastpaged::test

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <ranges>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@ class SlowBooks {
  public:
   explicit SlowBooks(const SchedulerConfig& config) : memory(config), config_(config) {}
 
+  // In order of rank.
   [[nodiscard]] std::vector<GroupId> ids(GroupState state) const {
     std::vector<GroupId> ids;
     for (const auto& [id, group] : memory.groups) {
@@ -25,13 +27,25 @@ class SlowBooks {
         ids.push_back(id);
       }
     }
+    std::ranges::sort(ids, [&](GroupId a, GroupId b) { return goes_before(a, b); });
     return ids;
+  }
+
+  [[nodiscard]] bool goes_before(GroupId a, GroupId b) const {
+    const SlowGroup& one = memory.groups.at(a);
+    const SlowGroup& other = memory.groups.at(b);
+    if (one.aged != other.aged) {
+      return one.aged;
+    }
+    const bool differ = config_.policy.by_priority && !one.aged && one.asked.priority != other.asked.priority;
+    return differ ? one.asked.priority < other.asked.priority : a < b;
   }
 
   SlowMemory memory;
   SchedulerOutput plan;
   std::vector<SequenceEvent> unreported;                   // ends of sequences at the ceiling
   std::vector<std::pair<GroupId, GroupId>> preempted_for;  // by this plan: who had to go, for whom
+  bool broke_window = false;                               // ever: preempted for room who was to be kept
   bool reported = true;                                    // the plan has been updated
   SchedulerStats stats;
 
@@ -95,29 +109,8 @@ class SlowBooks {
     return branch.waits_for ? 0 : std::ssize(branch.tokens) - branch.computed - (group.size() == 1 ? 0 : 1);
   }
 
-  [[nodiscard]] std::int64_t chunk(GroupId id, SequenceId branch) const {
-    const SlowGroup& group = memory.groups.at(id);
-    const std::int64_t tokens = prefill_tokens(group, group.branches.at(branch));
-    if (!config_.policy.chunked_prefill) {
-      return tokens <= budget() ? cut_to_rows(group.branches.at(branch), tokens) : 0;
-    }
-    const std::int64_t threshold = config_.policy.long_prefill_token_threshold;
-    return cut_to_rows(group.branches.at(branch), std::min({tokens, budget(), threshold == 0 ? tokens : threshold}));
-  }
-
-  // Blocks that all known tokens of a group still lack.
-  [[nodiscard]] std::int64_t lacking(GroupId id) const {
-    const SlowGroup& group = memory.groups.at(id);
-    std::int64_t lacking = 0;
-    for (const SlowBranch& branch : group.branches | std::views::values) {
-      const std::int64_t tokens = std::ssize(branch.tokens);
-      lacking += branch.waits_for ? memory.blocks_for(tokens) - branch.common / config_.block_size
-                                  : std::ssize(memory.lacking(group, branch, tokens - branch.computed));
-    }
-    return lacking;
-  }
+  std::set<GroupId> behind_;  // of which the plan computes less than it could
   SchedulerConfig config_;
-  std::vector<GroupId> copied_;  // whose blocks the plan's copies read or write
 };
 
 }  // namespace fastpaged::test

@@ -47,8 +47,15 @@ struct SlowGroup {
   std::int32_t num_branches = 1;              // there ever were
   std::int32_t num_draws = 1;                 // from the row to sample from: several until the samples have parted
   std::int64_t num_preemptions = 0;
-  bool was_let_in = false;         // once at least
-  std::int64_t rebuild_limit = 0;  // most blocks it held since it last decoded, when it was forgotten
+  PreemptionStakes stakes;  // when it was preempted by cost
+  std::int64_t num_recomputed = 0;
+  std::int64_t num_swapped_out = 0;
+  std::int64_t num_swapped_in = 0;
+  std::int64_t came_back_at = 0;  // the step that let it in after a preemption; 0: it was let in for the first time
+  bool was_let_in = false;        // once at least
+  bool aged = false;
+  std::int64_t num_passed_over = 0;  // plans made while it was in line
+  std::int64_t rebuild_limit = 0;    // most blocks it held since it last decoded, when it was forgotten
 
   [[nodiscard]] std::int64_t size() const { return std::ssize(branches); }
 
@@ -71,7 +78,10 @@ struct SlowGroup {
 
 class SlowMemory {
  public:
-  explicit SlowMemory(const SchedulerConfig& config) : cached(config.block_size), block_size_(config.block_size) {
+  explicit SlowMemory(const SchedulerConfig& config)
+      : cached(config.block_size),
+        block_size_(config.block_size),
+        host_tier_(config.prefix_caching && config.host_prefix_tier) {
     for (BlockId block = 0; block < config.num_blocks; ++block) {
       device.push_back(block);
     }
@@ -88,9 +98,15 @@ class SlowMemory {
   std::deque<BlockId> device;
   std::deque<BlockId> host;
   SlowPrefixes cached;
-  std::vector<BlockCopy> copies;  // block by block
+  std::vector<BlockCopy> copies;           // block by block
+  std::map<BlockId, std::int64_t> births;  // of what host blocks were given to hold, as far as that was cached
+  bool copies_evicted = true;              // to the host
   std::int64_t num_evicted = 0;
-  std::int64_t num_shared_again = 0;  // branches of recomputed trees that got their first blocks from another
+  std::int64_t num_host_evicted = 0;
+  std::int64_t num_demoted = 0;
+  std::int64_t num_promoted = 0;
+  std::int64_t num_taken_as_copies = 0;  // cached on the host without being copied there
+  std::int64_t num_shared_again = 0;     // branches of recomputed trees that got their first blocks from another
 
   [[nodiscard]] std::int64_t blocks_for(std::int64_t tokens) const {
     return tokens / block_size_ + (tokens % block_size_ == 0 ? 0 : 1);
@@ -153,50 +169,121 @@ class SlowMemory {
     if (holders(block, on_host) > 0) {
       return;
     }
-    if (!on_host && cached.contains(block)) {
-      device.push_back(block);
-    } else {
-      (on_host ? host : device).push_front(block);
-    }
+    std::deque<BlockId>& free = on_host ? host : device;
+    cached.contains({on_host, block}) ? free.push_back(block) : free.push_front(block);
   }
 
   // What nobody but this branch holds is not to be found, nor what comes after it.
   void forget_own(const SlowBranch& branch) {
-    const auto is_own = [&](BlockId block) { return cached.contains(block) && holders(block) == 1; };
+    const auto is_own = [&](BlockId block) { return cached.contains({false, block}) && holders(block) == 1; };
     const auto first = std::ranges::find_if(branch.blocks, is_own);
-    if (first == branch.blocks.end()) {
-      return;
+    if (first != branch.blocks.end()) {
+      forget_cached({false, *first});
     }
-    const std::vector<BlockId> gone = cached.from(*first);
-    std::ranges::for_each(gone, [&](BlockId block) { cached.erase(block); });
-    std::ranges::stable_partition(device, [&](BlockId block) { return std::ranges::count(gone, block) > 0; });
   }
 
-  // A block with nothing in it. REQUIRES: one is free.
+  // It, and what comes after it. What is free of that is the next to be taken, in the order it is in.
+  void forget_cached(SlowPlace place) {
+    const std::vector<SlowPlace> gone = cached.from(place);
+    std::ranges::for_each(gone, [&](SlowPlace each) { cached.erase(each); });
+    const auto is_gone = [&](bool on_host) {
+      return [&gone, on_host](BlockId block) { return std::ranges::count(gone, SlowPlace{on_host, block}) > 0; };
+    };
+    std::ranges::stable_partition(device, is_gone(false));
+    std::ranges::stable_partition(host, is_gone(true));
+  }
+
+  // These copies may not have been run: nothing is to be found where they write.
+  void forget_written(const std::vector<BlockCopy>& lost) {
+    std::set<SlowPlace> places;
+    for (const BlockCopy& copy : lost) {
+      places.insert({copy.kind == CopyKind::kSwapOut, copy.destination});
+    }
+    std::set<SlowPlace> gone;
+    for (const SlowPlace place : places) {
+      for (const SlowPlace after : cached.contains(place) ? cached.from(place) : std::vector<SlowPlace>{}) {
+        gone.insert(after);
+      }
+    }
+    std::ranges::for_each(gone, [&](SlowPlace each) { cached.erase(each); });
+    std::ranges::stable_partition(device, [&](BlockId block) { return gone.contains({false, block}); });
+    std::ranges::stable_partition(host, [&](BlockId block) { return gone.contains({true, block}); });
+  }
+
+  // A block with nothing in it: what was cached there goes to the host or is forgotten. REQUIRES: one is free.
   BlockId take_device() {
     const BlockId block = take(device);
-    if (cached.contains(block)) {
-      REQUIRE_FALSE(cached.goes_on(block));  // what comes after it is evicted before it
-      cached.erase(block);
+    if (cached.contains({false, block})) {
+      const std::vector<SlowPlace> from = cached.from({false, block});
+      REQUIRE(std::ranges::count(from, false, &SlowPlace::on_host) == 1);  // what comes after it is evicted before it
       ++num_evicted;
+      if (!demote(block)) {
+        forget_cached({false, block});
+      }
     }
     return block;
   }
 
-  // To the host, or back: each block once. False if there is no room.
+  BlockId take_host() {
+    const BlockId block = take(host);
+    births.erase(block);
+    if (cached.contains({true, block})) {
+      ++num_host_evicted;
+      forget_cached({true, block});
+    }
+    return block;
+  }
+
+  // A block that holds the same in the other tier: a cached one of the device, or one of the host that some table
+  // lists.
+  [[nodiscard]] std::optional<BlockId> copy_of(BlockId block, bool on_host) const {
+    for (const auto& [place, birth] : births) {
+      for (const CachedText& entry : cached.entries) {
+        const bool same = entry.birth == birth && !entry.place.on_host && holders(place, true) > 0;
+        if (same && (on_host ? entry.place.block : place) == block) {
+          return on_host ? place : entry.place.block;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  // From the host, where the block goes on holding the same for whoever else has it.
+  void move_in(BlockId from, BlockId to) {
+    births[from] = cached.at({true, from}).birth;
+    cached.move({true, from}, {false, to});
+  }
+
+  // Free device blocks that a swapped group needs to come back.
+  [[nodiscard]] std::int64_t missing_to_swap_in(const SlowGroup& group) const {
+    return std::ranges::count_if(group.held(), [&](BlockId block) {
+      const std::optional<BlockId> copy = copy_of(block, false);
+      return !copy || holders(*copy) == 0;
+    });
+  }
+
+  // To the host, or back: each block once, and not what is there already. False if there is no room.
   bool swap(SlowGroup& group, GroupState to) {
-    std::deque<BlockId>& there = to == GroupState::kSwapped ? host : device;
-    if (group.held().size() > there.size()) {
+    const bool out = to == GroupState::kSwapped;
+    std::map<BlockId, BlockId> moved;
+    for (const BlockId block : group.held()) {
+      if (const std::optional<BlockId> copy = copy_of(block, out)) {
+        moved[block] = *copy;
+      }
+    }
+    const std::int64_t num_new = std::ssize(group.held()) - std::ssize(moved);
+    if (out ? num_new > std::ssize(host) : missing_to_swap_in(group) > std::ssize(device)) {
       return false;
     }
-    std::map<BlockId, BlockId> moved;
+    for (const auto& [block, copy] : moved) {
+      std::erase_if(device, [&, kept = copy](BlockId free) { return !out && free == kept; });
+    }
     std::map<SequenceId, std::vector<BlockId>> tables;
     for (const auto& [id, branch] : group.branches) {
       for (const BlockId block : branch.blocks) {
         if (!moved.contains(block)) {
-          moved[block] = to == GroupState::kSwapped ? take(host) : take_device();
-          const CopyKind kind = to == GroupState::kSwapped ? CopyKind::kSwapOut : CopyKind::kSwapIn;
-          copies.push_back({kind, block, moved[block], 1});
+          moved[block] = out ? swap_out(block) : swap_in(block);
+          ++(out ? group.num_swapped_out : group.num_swapped_in);
         }
         tables[id].push_back(moved[block]);
       }
@@ -283,6 +370,44 @@ class SlowMemory {
     return block;
   }
 
+  BlockId swap_out(BlockId block) {
+    const BlockId place = take_host();
+    copies.push_back({CopyKind::kSwapOut, block, place, 1});
+    if (host_tier_ && cached.contains({false, block})) {
+      births[place] = cached.at({false, block}).birth;
+    }
+    return place;
+  }
+
+  BlockId swap_in(BlockId block) {
+    const BlockId place = take_device();
+    copies.push_back({CopyKind::kSwapIn, block, place, 1});
+    if (cached.contains({true, block}) && cached.comes_after_device_blocks({true, block})) {
+      move_in(block, place);
+    }
+    return place;
+  }
+
+  bool demote(BlockId block) {
+    if (!host_tier_) {
+      return false;
+    }
+    if (const std::optional<BlockId> copy = copy_of(block, true)) {
+      cached.move({false, block}, {true, *copy});
+      ++num_taken_as_copies;
+      return true;
+    }
+    if (!copies_evicted || host.empty()) {
+      return false;
+    }
+    const BlockId place = take_host();
+    copies.push_back({CopyKind::kSwapOut, block, place, 1});
+    ++num_demoted;
+    cached.move({false, block}, {true, place});
+    host.push_back(place);
+    return true;
+  }
+
   void share(const SlowBranch& parent, SlowBranch& child, std::int64_t tokens) {
     ++num_shared_again;
     child.blocks.assign(parent.blocks.begin(), parent.blocks.begin() + blocks_for(tokens));
@@ -302,6 +427,7 @@ class SlowMemory {
   }
 
   std::int64_t block_size_;
+  bool host_tier_;
 };
 
 }  // namespace fastpaged::test

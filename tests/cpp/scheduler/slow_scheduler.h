@@ -12,13 +12,15 @@
 #include <vector>
 
 #include "fastpaged/scheduler/scheduler.h"
-#include "scheduler/slow_sharing.h"
+#include "scheduler/slow_results.h"
 
 namespace fastpaged::test {
 
-class SlowScheduler : public SlowSharing {
+class SlowScheduler : public SlowResults {
  public:
-  using SlowSharing::SlowSharing;
+  using SlowResults::SlowResults;
+
+  std::int64_t num_preempted_for_priority = 0;
 
   SequenceId add(const NewRequest& request) {
     SlowGroup& group = groups()[request.id];
@@ -68,6 +70,11 @@ class SlowScheduler : public SlowSharing {
     return next_id_++;
   }
 
+  void set_costs(const PreemptionCosts& costs) {
+    config_.costs = costs;
+    weigh_evictions();
+  }
+
   bool preempt(GroupId id, PreemptionMode mode) {
     if (groups().contains(id)) {
       forced_.emplace_back(id, mode);
@@ -77,6 +84,7 @@ class SlowScheduler : public SlowSharing {
 
   // free_device, free_host: in whatever order the blocks of many requests came back.
   void reset(const std::vector<BlockId>& free_device, const std::vector<BlockId>& free_host) {
+    doubt_copies();
     groups().clear();
     unreported.clear();
     forced_.clear();
@@ -85,8 +93,13 @@ class SlowScheduler : public SlowSharing {
     reported = true;
   }
 
-  const SchedulerOutput& schedule() {
-    recompute_what_was_copied();
+  const SchedulerOutput& schedule(Nanoseconds now = 0) {
+    doubt_copies();
+    end_expired(now);
+    ++step_;
+    age_line();
+    first_in_rank = first_of_all();
+    begin_shares();
     plan = {};
     memory.copies.clear();
     reported = swapped_for_room_ = false;
@@ -98,19 +111,26 @@ class SlowScheduler : public SlowSharing {
       }
     }
     for (const bool decodes : {true, false}) {
+      if (!decodes) {
+        share_among_running(next_in_line().has_value());
+      }
       for (const GroupId id : ids(GroupState::kRunning)) {
         if (runs(id) && budget() > 0 && decodes == groups().at(id).decodes()) {
           go_on(id);
         }
       }
     }
-    while (budget() > 0) {
+    share_among_line();
+    while (budget() > 0 || config_.policy.by_priority) {
       const std::optional<GroupId> next = next_in_line();
-      const Matches found = next ? look_up(*next) : Matches{};
-      if (!next || !may_enter(*next, found)) {
+      if (!next || ((budget() == 0 || !may_enter(*next, look_up(*next))) && !make_way_for(*next))) {
         break;
       }
-      enter(*next, found);
+      enter(*next, look_up(*next));
+    }
+    hand_out_rest();
+    for (const GroupId id : in_line_) {
+      ++groups().at(id).num_passed_over;
     }
     plan.ended = unreported;
     plan.copies = memory.copies;
@@ -119,7 +139,6 @@ class SlowScheduler : public SlowSharing {
   }
 
   // results: for each planned branch that has some, its scores and draws in order, nothing where it failed.
-  using Results = std::map<SequenceId, std::vector<std::optional<TokenId>>>;
   std::vector<SequenceEvent> update(const Results& results) {
     std::vector<SequenceEvent> events = std::exchange(unreported, {});
     reported = true;
@@ -131,7 +150,9 @@ class SlowScheduler : public SlowSharing {
         for (std::int32_t i = 0; i < planned.num_tokens; ++i) {
           branch.unscored.erase(branch.computed);
           ++branch.computed;
-          stats.num_tokens_recomputed += branch.computed <= branch.most_computed ? 1 : 0;
+          const bool again = branch.computed <= branch.most_computed;
+          group.num_recomputed += again ? 1 : 0;
+          stats.num_tokens_recomputed += again ? 1 : 0;
           branch.most_computed = std::max(branch.most_computed, branch.computed);
         }
         const bool has_results = planned.num_scores + planned.num_draws > 0;
@@ -149,27 +170,35 @@ class SlowScheduler : public SlowSharing {
   }
 
  private:
-  [[nodiscard]] static bool failed(const std::vector<std::optional<TokenId>>& results) {
-    return !std::ranges::all_of(results, [](const auto& result) { return result.has_value(); });
-  }
-
   void go_on(GroupId id) {
     const bool decodes = groups().at(id).decodes();
     if (decodes && (groups().at(id).size() > budget() || !make_room_per_branch(id))) {
       return;
     }
+    std::int64_t part_left = part_;
     std::vector<SequenceId> branches;
     for (const auto& [branch, ignored] : groups().at(id).branches) {
       branches.push_back(branch);
     }
     for (const SequenceId branch : branches) {
-      const std::int64_t tokens = !runs(id) ? 0 : decodes ? 1 : chunk(id, branch);
-      if (tokens > 0 && make_room(id, branch, tokens)) {
-        const SlowBranch& there = groups().at(id).branches.at(branch);
-        const bool samples = there.computed + tokens == std::ssize(there.tokens);
-        plan.scheduled.push_back({id, branch, static_cast<std::int32_t>(there.computed),
-                                  static_cast<std::int32_t>(tokens), samples, scores(there, tokens),
-                                  samples ? groups().at(id).num_draws : 0});
+      if (!runs(id)) {
+        return;
+      }
+      const std::int64_t tokens = decodes ? 1 : chunk(id, branch, std::min(cut_left(), part_left));
+      const std::int64_t most = decodes ? 1 : chunk(id, branch, kNoLimit);
+      if (tokens > 0 && !make_room(id, branch, tokens)) {
+        continue;
+      }
+      if (tokens > 0) {
+        plan.scheduled.push_back(planned(id, branch, tokens));
+      }
+      const std::int64_t wanted = decodes ? 0 : prefill_tokens(groups().at(id), groups().at(id).branches.at(branch));
+      if (is_cut(wanted, most)) {
+        cut_.insert(branch);
+        part_left -= tokens;
+      }
+      if (shares() && tokens < wanted) {
+        behind_.insert(id);
       }
     }
   }
@@ -180,11 +209,7 @@ class SlowScheduler : public SlowSharing {
       const std::vector<std::int64_t> lacking =
           memory.lacking(groups().at(id), groups().at(id).branches.at(branch), tokens);
       if (lacking.size() <= memory.device.size()) {
-        const std::size_t copies = memory.copies.size();
         memory.fill(groups().at(id).branches.at(branch), lacking);
-        if (memory.copies.size() > copies) {
-          copied_.push_back(id);
-        }
         return true;
       }
       if (std::ssize(groups().at(id).held()) + std::ssize(lacking) > config_.num_blocks) {
@@ -201,7 +226,7 @@ class SlowScheduler : public SlowSharing {
       if (ids(GroupState::kRunning).size() == 1 && release_oldest_pin()) {
         continue;  // pins keep nobody from running
       }
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -210,7 +235,7 @@ class SlowScheduler : public SlowSharing {
   bool make_room_per_branch(GroupId id) {
     while (config_.policy.block_per_branch && ids(GroupState::kRunning).size() > 1 &&
            std::ssize(memory.device) < groups().at(id).size()) {
-      if (!preempt_youngest_for(id)) {
+      if (!preempt_for(id)) {
         return false;
       }
     }
@@ -218,25 +243,67 @@ class SlowScheduler : public SlowSharing {
   }
 
   // False: it was this group itself.
-  bool preempt_youngest_for(GroupId id) {
-    const GroupId youngest = ids(GroupState::kRunning).back();
-    move_out(youngest, config_.policy.preemption_mode);
-    kept_out_.push_back(youngest);
-    preempted_for.emplace_back(youngest, id);
-    swapped_for_room_ = swapped_for_room_ || groups().at(youngest).state == GroupState::kSwapped;
-    return youngest != id;
+  bool preempt_for(GroupId id) {
+    const GroupId victim = victim_for(id);
+    broke_window = broke_window || is_kept(victim);
+    preempt_for(id, victim);
+    return victim != id;
+  }
+
+  void preempt_for(GroupId id, GroupId victim) {
+    move_out(victim, config_.policy.preemption_mode);
+    kept_out_.push_back(victim);
+    preempted_for.emplace_back(victim, id);
+    swapped_for_room_ = swapped_for_room_ || groups().at(victim).state == GroupState::kSwapped;
+  }
+
+  // The first in line has the worst preempted that run, if their priority is worse than its own, as many as it takes
+  // for it to come in; and nobody, if it would not, or waits for a prefix. Tried out on a world of its own.
+  bool make_way_for(GroupId id) {
+    Matches found = look_up(id);
+    if (!config_.policy.by_priority || computes_prefix_of(id, found)) {
+      return false;
+    }
+    for (SlowMatch& match : found | std::views::values) {  // swapping victims may take the host's
+      match.tokens = num_on_device(match);
+      match.host_blocks.clear();
+    }
+    SlowScheduler trial = *this;
+    std::vector<GroupId> victims;
+    while (trial.may_be_preempted_for(id)) {
+      victims.push_back(trial.ids(GroupState::kRunning).back());
+      trial.preempt_for(id, victims.back());
+      if (trial.has_place(id, found) && trial.whole_pool_holds(id)) {
+        std::ranges::for_each(victims, [&](GroupId victim) { preempt_for(id, victim); });
+        num_preempted_for_priority += std::ssize(victims);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  [[nodiscard]] bool may_be_preempted_for(GroupId id) const {
+    const std::vector<GroupId> running = ids(GroupState::kRunning);
+    return !running.empty() && !memory.groups.at(running.back()).aged &&
+           memory.groups.at(running.back()).asked.priority > memory.groups.at(id).asked.priority;
+  }
+
+  [[nodiscard]] bool whole_pool_holds(GroupId id) const {
+    return std::ssize(memory.groups.at(id).held()) + lacking_within(id, 0) <= config_.num_blocks;
   }
 
   void move_out(GroupId id, PreemptionMode mode) {
     SlowGroup& group = groups().at(id);
     std::erase_if(plan.scheduled, [&](const ScheduledSequence& planned) { return planned.group_id == id; });
+    behind_.erase(id);
     for (SlowBranch& branch : group.branches | std::views::values) {
       memory.cut(group, branch.blocks, memory.blocks_for(branch.computed));
     }
-    const bool swaps = mode == PreemptionMode::kSwap || (mode == PreemptionMode::kByBranches && group.size() > 1);
-    if (swaps && !group.held().empty() && memory.swap(group, GroupState::kSwapped)) {
+    const bool holds_something = !group.held().empty();
+    group.stakes = mode == PreemptionMode::kAuto ? stakes_of(group) : PreemptionStakes{};
+    if (holds_something && swaps(group, mode) && memory.swap(group, GroupState::kSwapped)) {
+      forecast_.see_swapped_out(std::exchange(group.stakes, {}));
       plan.swapped_out.push_back(id);
-      copied_.push_back(id);
     } else {
       memory.forget(group);
     }
@@ -250,147 +317,55 @@ class SlowScheduler : public SlowSharing {
     if (swapped.empty() && waiting.empty()) {
       return std::nullopt;
     }
-    if (!swapped.empty() && (waiting.empty() || config_.policy.swapped_before_waiting || swapped[0] < waiting[0])) {
+    if (!swapped.empty() &&
+        (waiting.empty() || config_.policy.swapped_before_waiting || goes_before(swapped[0], waiting[0]))) {
       return swapped_for_room_ ? std::nullopt : std::optional(swapped[0]);
     }
     return std::ranges::count(kept_out_, waiting[0]) > 0 ? std::nullopt : std::optional(waiting[0]);
   }
 
   [[nodiscard]] bool may_enter(GroupId id, const Matches& found) const {
+    return has_place(id, found) && (ids(GroupState::kRunning).empty() || !computes_prefix_of(id, found));
+  }
+
+  [[nodiscard]] bool has_place(GroupId id, const Matches& found) const {
     const SlowGroup& group = memory.groups.at(id);
     const std::vector<GroupId> running = ids(GroupState::kRunning);
     if (running.empty()) {
       return true;
     }
-    std::int64_t tokens = group.decodes() ? group.size() : 0;
-    for (const SlowBranch& branch : group.branches | std::views::values) {
-      tokens += group.decodes() ? 0 : prefill_tokens(group, branch);
-    }
-    tokens -= num_found(found);
-    const bool at_once = group.decodes() || !config_.policy.chunked_prefill;
     const bool swapped = group.state == GroupState::kSwapped;
     std::int64_t wanted = static_cast<std::int64_t>(config_.policy.watermark * config_.num_blocks);
-    wanted += swapped ? std::ssize(group.held()) : 0;
-    wanted += swapped && config_.policy.block_per_branch ? group.size() : lacking(id) - num_in_use(found);
-    for (const GroupId other : running) {
-      wanted += config_.policy.counts_running_needs ? lacking(other) : 0;
-    }
-    return num_running_branches() + group.counted() <= config_.max_num_seqs && (!at_once || tokens <= budget()) &&
-           wanted <= std::ssize(memory.device) && !computes_prefix_of(group, found);
+    wanted += swapped ? memory.missing_to_swap_in(group) : 0;
+    const std::int64_t steps = steps_to_keep(id);
+    const bool per_branch = swapped && config_.policy.block_per_branch && steps == 0;
+    wanted += per_branch ? group.size() : lacking_within(id, steps) - num_in_use(found);
+    wanted += reserve_within(id, steps);
+    return num_running_branches() + group.counted() <= config_.max_num_seqs && fits_plan(id, found) &&
+           wanted <= std::ssize(memory.device);
   }
 
   void enter(GroupId id, const Matches& found) {
     if (groups().at(id).state == GroupState::kSwapped) {
-      while (ids(GroupState::kRunning).empty() && groups().at(id).held().size() > memory.device.size() &&
-             release_oldest_pin()) {
+      while (ids(GroupState::kRunning).empty() &&
+             memory.missing_to_swap_in(groups().at(id)) > std::ssize(memory.device) && release_oldest_pin()) {
       }
+      const std::int64_t copied_before = groups().at(id).num_swapped_in;
       memory.swap(groups().at(id), GroupState::kRunning);
+      forecast_.see_swapped_in(std::ssize(groups().at(id).held()), groups().at(id).num_swapped_in - copied_before);
       plan.swapped_in.push_back(id);
-      copied_.push_back(id);
     }
     groups().at(id).state = GroupState::kRunning;
-    adopt(id, found);
+    in_line_.erase(id);
+    groups().at(id).came_back_at = groups().at(id).num_preemptions > 0 ? step_ : 0;
+    const auto [num_found, num_on_host] = adopt(id, found);
+    forecast_.see_found(std::exchange(groups().at(id).stakes, {}), num_found - num_on_host, num_on_host);
     go_on(id);
-  }
-
-  // Nobody knows whether the copies of a plan that was not updated were run.
-  void recompute_what_was_copied() {
-    for (const GroupId id : std::exchange(copied_, {})) {
-      if (!reported && groups().contains(id) && groups().at(id).state != GroupState::kWaiting) {
-        memory.forget(groups().at(id));
-      }
-    }
-  }
-
-  void end(GroupId id, SequenceId branch) {
-    if (groups().at(id).size() == 1) {
-      memory.erase_group(id);
-    } else {
-      memory.erase_branch(groups().at(id), branch);
-    }
-  }
-
-  // An event for each draw, or one for scores alone. The first is the branch's own; every further one has a new id, and
-  // goes on, if it does, with what the branch had before.
-  void hear(const ScheduledSequence& planned, std::int32_t first_result,
-            const std::vector<std::optional<TokenId>>& results, std::vector<SequenceEvent>& events) {
-    SlowGroup& group = groups().at(planned.group_id);
-    const SlowBranch before = group.branches.at(planned.sequence_id);
-    const auto scores_end = results.begin() + planned.num_scores;
-    const bool scored = std::all_of(results.begin(), scores_end, [](const auto& score) { return score.has_value(); });
-    std::vector<SequenceId> ended;
-    for (std::int32_t i = 0; i < std::max(planned.num_draws, 1); ++i) {
-      SequenceEvent& event = events.emplace_back();
-      event.group_id = planned.group_id;
-      event.sequence_id = i == 0 ? planned.sequence_id : next_id_++;
-      event.parent_id = planned.sequence_id;
-      event.branch = i == 0 ? before.branch : i;
-      event.score_row = first_result;
-      event.num_scores = scored && i == 0 ? planned.num_scores : 0;
-      event.sample_row = first_result + planned.num_scores + i;
-      SlowBranch now = before;
-      now.branch = event.branch;
-      if (i > 0) {
-        now.blocks.resize(memory.blocks_for(now.computed));
-        now.most_computed = now.computed;
-      }
-      if (!scored || (planned.samples && !results[planned.num_scores + i])) {
-        event.finished = true;
-        event.finish_reason = FinishReason::kError;
-      } else if (planned.samples) {
-        add_token(group, now, *results[planned.num_scores + i], event);
-      }
-      group.branches[event.sequence_id] = now;
-      if (event.finished) {
-        ended.push_back(event.sequence_id);
-      }
-    }
-    if (planned.num_draws > 1) {
-      group.num_branches = planned.num_draws;
-      group.num_draws = 1;
-    }
-    for (const SequenceId id : ended | std::views::reverse) {
-      events.back().group_finished = group.size() == 1;
-      if (id == planned.sequence_id && failed(results)) {
-        memory.forget_own(group.branches.at(id));
-      }
-      end(planned.group_id, id);
-    }
-  }
-
-  void add_token(const SlowGroup& group, SlowBranch& branch, TokenId token, SequenceEvent& event) const {
-    branch.tokens.push_back(token);
-    event.has_token = true;
-    event.token_id = token;
-    const StopConditions& stop = group.asked.stop;
-    const std::int64_t length = std::ssize(branch.tokens);
-    const bool stops = std::ranges::count(stop.stop_token_ids, token) > 0;
-    event.finished = stops || length - branch.prompt == stop.max_tokens || length == config_.max_model_len;
-    event.finish_reason = stops ? FinishReason::kStop : FinishReason::kLength;
-  }
-
-  void count_up() {
-    for (const ScheduledSequence& planned : plan.scheduled) {
-      plan.num_tokens += planned.num_tokens;
-      plan.num_samples += planned.samples ? 1 : 0;
-      plan.num_rows += planned.num_scores + (planned.samples ? 1 : 0);
-      plan.num_results += planned.num_scores + planned.num_draws;
-    }
-    for (const BlockCopy& copy : plan.copies) {
-      ++(copy.kind == CopyKind::kSwapOut  ? stats.num_blocks_swapped_out
-         : copy.kind == CopyKind::kSwapIn ? stats.num_blocks_swapped_in
-                                          : stats.num_blocks_copied_on_write);
-    }
-    stats.num_preemptions += std::ssize(plan.preempted);
-    stats.num_groups_swapped_out += std::ssize(plan.swapped_out);
-    stats.num_groups_swapped_in += std::ssize(plan.swapped_in);
-    stats.num_cached_blocks_evicted = memory.num_evicted;
   }
 
   std::vector<std::pair<GroupId, PreemptionMode>> forced_;
   std::vector<GroupId> kept_out_;
   bool swapped_for_room_ = false;
-  SequenceId next_id_ = 0;
 };
 
 }  // namespace fastpaged::test

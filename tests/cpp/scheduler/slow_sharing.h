@@ -1,7 +1,4 @@
 // What requests share in the slow scheduler: blocks of which the tokens are known, found by others and kept by pins.
-//
-// One thing is not predicted: which block is copied where several go on equally long as a prompt does. There the real
-// plan is asked, and must have copied one of them, or had no other block free than the one that it would have copied.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +9,7 @@
 #include <optional>
 #include <ranges>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "scheduler/slow_books.h"
@@ -20,7 +18,7 @@ namespace fastpaged::test {
 
 class SlowSharing : public SlowBooks {
  public:
-  using SlowBooks::SlowBooks;
+  explicit SlowSharing(const SchedulerConfig& config) : SlowBooks(config) { weigh_evictions(); }
 
   [[nodiscard]] bool may_pin(PinId id, const std::vector<TokenId>& tokens) const {
     std::int64_t num_blocks = std::ssize(tokens) / config_.block_size;
@@ -35,7 +33,10 @@ class SlowSharing : public SlowBooks {
   void pin(PinId id, const std::vector<TokenId>& tokens, const std::string& root) {
     SlowPin& pin = memory.pins[id];
     pin = {.tokens = tokens, .root = root, .blocks = memory.cached.match(tokens, std::ssize(tokens), root).blocks};
-    std::ranges::for_each(pin.blocks, [&](BlockId block) { std::erase(memory.device, block); });
+    for (const BlockId block : pin.blocks) {
+      std::erase(memory.device, block);
+      memory.cached.use({false, block});
+    }
     use(id);
   }
 
@@ -52,7 +53,10 @@ class SlowSharing : public SlowBooks {
   // Nothing can be found any more, nor will be what is computed by now.
   void reset_prefix_cache() {
     std::ranges::for_each(memory.pins | std::views::values, [&](SlowPin& pin) { let_go(pin); });
-    std::ranges::stable_partition(memory.device, [&](BlockId block) { return memory.cached.contains(block); });
+    for (const bool on_host : {false, true}) {
+      std::ranges::stable_partition(on_host ? memory.host : memory.device,
+                                    [&](BlockId block) { return memory.cached.contains({on_host, block}); });
+    }
     memory.cached.entries.clear();
     for (SlowGroup& group : groups() | std::views::values) {
       for (SlowBranch& branch : group.branches | std::views::values) {
@@ -61,8 +65,6 @@ class SlowSharing : public SlowBooks {
       }
     }
   }
-
-  std::vector<BlockCopy> real_copies;  // of the plan to be predicted, block by block
 
  protected:
   using Matches = std::map<SequenceId, SlowMatch>;
@@ -85,6 +87,12 @@ class SlowSharing : public SlowBooks {
     return tokens;
   }
 
+  // Tokens that are found on the device.
+  [[nodiscard]] std::int64_t num_on_device(const SlowMatch& match) const {
+    const bool all = match.host_blocks.empty() && !(match.beginning && match.beginning->on_host);
+    return all ? match.tokens : std::ssize(match.blocks) * config_.block_size;
+  }
+
   // Blocks that are found and not free: they cost nothing.
   [[nodiscard]] std::int64_t num_in_use(const Matches& found) const {
     std::int64_t count = 0;
@@ -94,31 +102,50 @@ class SlowSharing : public SlowBooks {
     return count;
   }
 
-  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt.
-  [[nodiscard]] bool computes_prefix_of(const SlowGroup& group, const Matches& found) const {
+  // Whether this plan computes the very block that the group will miss next, at the end of somebody's prompt; or
+  // somebody will who goes before it and has but a share of this plan.
+  [[nodiscard]] bool computes_prefix_of(GroupId id, const Matches& found) const {
+    const SlowGroup& group = memory.groups.at(id);
     return std::ranges::any_of(found, [&](const auto& match) {
       const SlowBranch& branch = group.branches.at(match.first);
-      const std::int64_t end = std::ssize(match.second.blocks) * config_.block_size + config_.block_size;
-      return end <= most_adopted(branch) && std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
-               const SlowGroup& other = memory.groups.at(planned.group_id);
-               const SlowBranch& computed = other.branches.at(planned.sequence_id);
-               const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
-               return planned.samples && !decodes && computed.publishes && planned.first_token < end &&
-                      end <= planned.first_token + planned.num_tokens &&
-                      other.asked.cache_root == group.asked.cache_root &&
-                      SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
-             });
+      const std::int64_t end = (match.second.num_blocks() + 1) * config_.block_size;
+      const auto same_until_there = [&](const SlowGroup& other, const SlowBranch& computed) {
+        return computed.publishes && other.asked.cache_root == group.asked.cache_root &&
+               SlowPrefixes::first(computed.tokens, end) == SlowPrefixes::first(branch.tokens, end);
+      };
+      if (end > most_adopted(branch)) {
+        return false;
+      }
+      for (const GroupId behind : behind_) {
+        for (const SlowBranch& prompt : memory.groups.at(behind).branches | std::views::values) {
+          if (goes_before(behind, id) && prompt.computed < end && end <= std::ssize(prompt.tokens) &&
+              same_until_there(memory.groups.at(behind), prompt)) {
+            return true;
+          }
+        }
+      }
+      return std::ranges::any_of(plan.scheduled, [&](const ScheduledSequence& planned) {
+        const SlowGroup& other = memory.groups.at(planned.group_id);
+        const SlowBranch& computed = other.branches.at(planned.sequence_id);
+        const bool decodes = planned.num_tokens == 1 && std::ssize(computed.tokens) > computed.prompt;
+        return planned.samples && !decodes && planned.first_token < end &&
+               end <= planned.first_token + planned.num_tokens && same_until_there(other, computed);
+      });
     });
   }
 
-  void adopt(GroupId id, const Matches& found) {
+  // Returns how many tokens were found, and how many of them on the host.
+  std::pair<std::int64_t, std::int64_t> adopt(GroupId id, const Matches& found) {
     SlowGroup& group = groups().at(id);
     std::int64_t num_tokens = 0;
+    std::int64_t num_host_tokens = 0;
     for (const auto& [branch_id, match] : found) {
       SlowBranch& branch = group.branches.at(branch_id);
       if (match.tokens > 0) {
         // What a copy for the branch before has evicted is not there any more.
-        num_tokens += take(id, branch, num_tokens == 0 ? match : match_of(group, branch));
+        const SlowMatch now = num_tokens == 0 ? match : match_of(group, branch);
+        num_tokens += take(branch, now);
+        num_host_tokens += std::max<std::int64_t>(0, branch.computed - num_on_device(now));
         offer(branch, group.asked.cache_root);
         memory.attach_children(group, branch_id);
       }
@@ -128,7 +155,9 @@ class SlowSharing : public SlowBooks {
       plan.cached.emplace_back(id, num_tokens);
       stats.num_prefix_tokens_looked_up += looks(group) ? group.branches.begin()->second.prompt : 0;
       stats.num_prefix_tokens_found += num_tokens;
+      stats.num_host_prefix_tokens_found += num_host_tokens;
     }
+    return {num_tokens, num_host_tokens};
   }
 
   // After a step: this branch, and if there is anything new, the others of its group.
@@ -138,6 +167,50 @@ class SlowSharing : public SlowBooks {
         publish_one(group, branch);
       }
     }
+  }
+
+  // What copying a block out and in costs, against computing it.
+  void weigh_evictions() {
+    const PreemptionCosts& costs = config_.costs;
+    const double both = costs.seconds_per_block_out + costs.seconds_per_block_in;
+    memory.copies_evicted = !(both > costs.seconds_per_token * config_.block_size);
+  }
+
+  void give_up_uncached_pins() {
+    for (SlowPin& pin : memory.pins | std::views::values) {
+      const auto lost = [&](BlockId block) { return !memory.cached.contains({false, block}); };
+      while (std::ranges::any_of(pin.blocks, lost)) {
+        const BlockId block = pin.blocks.back();
+        pin.blocks.pop_back();
+        memory.give_back(block);
+      }
+    }
+  }
+
+  // Nobody knows whether the copies of a plan that was not updated were run: of what they wrote nothing is believed.
+  void doubt_copies() {
+    if (reported) {
+      return;
+    }
+    const std::vector<BlockCopy> lost = std::exchange(plan.copies, {});
+    memory.forget_written(lost);
+    give_up_uncached_pins();
+    std::vector<GroupId> doubtful;
+    for (const auto& [id, group] : groups()) {
+      const bool on_host = group.state == GroupState::kSwapped;
+      for (const SlowBranch& branch : group.branches | std::views::values) {
+        for (std::int64_t token = 0; token < branch.computed; ++token) {
+          const BlockId block = branch.blocks[token / config_.block_size];
+          if (std::ranges::any_of(lost, [&](const BlockCopy& copy) {
+                return (copy.kind == CopyKind::kSwapOut) == on_host && copy.destination == block;
+              })) {
+            doubtful.push_back(id);
+          }
+        }
+      }
+    }
+    doubtful.erase(std::ranges::unique(doubtful).begin(), doubtful.end());
+    std::ranges::for_each(doubtful, [&](GroupId id) { memory.forget(groups().at(id)); });
   }
 
   // False if no pin holds anything.
@@ -169,7 +242,7 @@ class SlowSharing : public SlowBooks {
   }
 
   // Returns how many tokens the branch now has.
-  std::int64_t take(GroupId id, SlowBranch& branch, const SlowMatch& match) {
+  std::int64_t take(SlowBranch& branch, const SlowMatch& match) {
     for (const auto& [pin_id, pin] : memory.pins) {
       const std::int64_t held = std::ssize(pin.blocks);
       if (held > 0 && held <= std::ssize(match.blocks) && pin.blocks.back() == match.blocks[held - 1]) {
@@ -178,47 +251,58 @@ class SlowSharing : public SlowBooks {
     }
     for (const BlockId block : match.blocks) {
       std::erase(memory.device, block);
+      memory.cached.use({false, block});
       branch.blocks.push_back(block);
     }
-    branch.published = std::ssize(match.blocks);
+    // What is copied stays where it is meanwhile; its beginning only if there is room for all the rest beside it.
+    const auto is_source = [&](BlockId block) {
+      return match.beginning && *match.beginning == SlowPlace{false, block};
+    };
+    const std::int64_t num_others = std::ssize(memory.device) - std::ranges::count_if(memory.device, is_source);
+    const bool has_room = match.beginning && num_others > std::ssize(match.host_blocks);
+    bool source_was_free = false;
+    if (has_room) {
+      std::deque<BlockId>& free = match.beginning->on_host ? memory.host : memory.device;
+      source_was_free = std::erase(free, match.beginning->block) > 0;
+    }
+    copy_in(branch, match.host_blocks);
+    branch.published = std::ssize(branch.blocks);
     branch.computed = branch.published * config_.block_size;
-    if (!match.beginnings.empty()) {
-      copy_beginning(id, branch, match);
+    if (has_room) {
+      copy_beginning(branch, *match.beginning, source_was_free);
+      branch.computed = match.tokens;
     }
     branch.most_computed = std::max(branch.most_computed, branch.computed);
     return branch.computed;
   }
 
-  // If a block is free for it beside the one that is copied.
-  void copy_beginning(GroupId id, SlowBranch& branch, const SlowMatch& match) {
-    const BlockId source = copied_of(match.beginnings);
-    const bool was_free = std::erase(memory.device, source) > 0;
-    if (!memory.device.empty()) {
-      branch.blocks.push_back(memory.take_device());
-      memory.copies.push_back({CopyKind::kCopyOnWrite, source, branch.blocks.back(), 1});
-      branch.computed = match.tokens;
-      copied_.push_back(id);
-      ++stats.num_partial_prefix_blocks;
+  // As far as there is room.
+  void copy_in(SlowBranch& branch, const std::vector<BlockId>& host_blocks) {
+    for (const BlockId block : host_blocks) {
+      std::erase(memory.host, block);
     }
-    if (was_free) {
-      memory.device.push_back(source);
+    for (const BlockId block : host_blocks) {
+      if (!memory.device.empty()) {
+        branch.blocks.push_back(memory.take_device());
+        memory.copies.push_back({CopyKind::kSwapIn, block, branch.blocks.back(), 1});
+        memory.move_in(block, branch.blocks.back());
+        memory.cached.use({false, branch.blocks.back()});
+        ++memory.num_promoted;
+      }
+      memory.give_back(block, true);
     }
   }
 
-  [[nodiscard]] BlockId copied_of(const std::vector<BlockId>& beginnings) const {
-    const auto others = [&](BlockId block) {
-      std::deque<BlockId> free = memory.device;
-      std::erase(free, block);
-      return free;
-    };
-    const std::size_t place = memory.copies.size();
-    const auto was_copied = [&](BlockId block) {
-      return place < real_copies.size() && real_copies[place].source == block && !others(block).empty() &&
-             real_copies[place].destination == others(block).front();
-    };
-    const auto copied = std::ranges::find_if(beginnings, was_copied);
-    const auto alone = std::ranges::find_if(beginnings, [&](BlockId block) { return others(block).empty(); });
-    return copied != beginnings.end() ? *copied : alone != beginnings.end() ? *alone : beginnings.front();
+  void copy_beginning(SlowBranch& branch, SlowPlace source, bool source_was_free) {
+    branch.blocks.push_back(memory.take_device());
+    memory.copies.push_back(
+        {source.on_host ? CopyKind::kSwapIn : CopyKind::kCopyOnWrite, source.block, branch.blocks.back(), 1});
+    memory.cached.use(source);
+    memory.num_promoted += source.on_host ? 1 : 0;
+    ++stats.num_partial_prefix_blocks;
+    if (source_was_free) {
+      (source.on_host ? memory.host : memory.device).push_back(source.block);
+    }
   }
 
   // Whether anything was new: a block that is cached from now on, or one that was cached already in another place, and
@@ -232,14 +316,22 @@ class SlowSharing : public SlowBooks {
     bool is_new = num_full > 0 && num_full != branch.published;
     for (std::int64_t i = 0; i < num_full; ++i) {
       const std::vector<TokenId> text = SlowPrefixes::first(branch.tokens, (i + 1) * config_.block_size);
-      const std::optional<BlockId> found = memory.cached.find(root, text);
+      const std::optional<SlowPlace> found = memory.cached.find(root, text);
       const BlockId own = branch.blocks[i];
       if (!found) {
-        memory.cached.entries.push_back({own, root, text});
+        memory.cached.add(own, root, text);
         is_new = true;
-      } else if (*found != own) {
-        branch.blocks[i] = *found;
-        std::erase(memory.device, *found);
+      } else if (found->on_host) {
+        memory.cached.use(*found);
+        memory.move_in(found->block, own);
+        if (std::erase(memory.host, found->block) > 0) {
+          memory.host.push_front(found->block);
+        }
+        is_new = true;
+      } else if (found->block != own) {
+        memory.cached.use(*found);
+        branch.blocks[i] = found->block;
+        std::erase(memory.device, found->block);
         memory.give_back(own);
         is_new = true;
       }

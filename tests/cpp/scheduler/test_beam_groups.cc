@@ -40,11 +40,13 @@ NewRequest random_beams(Random& random, GroupId id, const SchedulerConfig& confi
                           .early_stopping = static_cast<EarlyStopping>(random.between(0, 2)),
                           .num_candidates = std::max(2, 1 + num_ends) * width,
                           .has_stop_strings = random.once_in(2)};
+  wanted.priority = random.between(-1, 2);
   return wanted;
 }
 
 NewRequest random_company(Random& random, GroupId id, const SchedulerConfig& config) {
   NewRequest wanted = random_request(random, id, config);
+  wanted.priority = random.between(-1, 2);
   wanted.num_samples = 1;  // copies nothing
   return wanted;
 }

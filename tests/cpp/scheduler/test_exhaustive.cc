@@ -27,6 +27,8 @@ enum class Operation : std::uint8_t {
   kPin,                // those two blocks
   kUnpin,
   kResetCache,
+  kAddImportant,  // a short prompt of a better priority
+  kAddHurried,    // one whose time is up in two steps, or in one if it is not let in
 };
 
 SchedulerConfig tiny_pool(const SchedulerPolicy& policy) {
@@ -60,6 +62,10 @@ constexpr std::array kAboutPrefixes = {Operation::kAddPlain,      Operation::kAd
                                        Operation::kForgottenStep, Operation::kSwapStep,   Operation::kRecomputeStep,
                                        Operation::kAbortOldest,   Operation::kPin,        Operation::kUnpin,
                                        Operation::kResetCache};
+
+constexpr std::array kAboutTime = {Operation::kAddLong,       Operation::kAddImportant,  Operation::kAddHurried,
+                                   Operation::kStep,          Operation::kForgottenStep, Operation::kSwapStep,
+                                   Operation::kRecomputeStep, Operation::kAbortOldest,   Operation::kForkYoungest};
 
 class Explorer {
  public:
@@ -103,7 +109,8 @@ class Explorer {
     world.checks_all = true;
     const std::int64_t steps_before = world.num_steps;
     world.drain();
-    REQUIRE(world.num_steps - steps_before <= 2 * world.num_branch_tokens);
+    const std::int64_t times = config_.policy.by_priority ? 4 * world.num_requests : 2;
+    REQUIRE(world.num_steps - steps_before <= times * world.num_branch_tokens);
   }
 
   [[nodiscard]] std::string text() const {
@@ -163,7 +170,7 @@ class Explorer {
     }
   }
 
-  static void add(World& world, std::size_t prompt, std::int32_t num_samples = 1) {
+  static NewRequest request(const World& world, std::size_t prompt, std::int32_t num_samples = 1) {
     NewRequest request{.id = static_cast<GroupId>(world.num_requests) + 1, .num_samples = num_samples};
     request.prompt_token_ids.assign(prompt, 1);
     request.sampling.seed = request.id;
@@ -171,7 +178,24 @@ class Explorer {
     if (prompt > 1 && !world.scheduler.config().prefix_caching) {
       request.sampling.num_prompt_logprobs = 0;
     }
-    world.add(request);
+    return request;
+  }
+
+  static void add(World& world, std::size_t prompt, std::int32_t num_samples = 1) {
+    world.add(request(world, prompt, num_samples));
+  }
+
+  static void add_important(World& world) {
+    NewRequest important = request(world, 2);
+    important.priority = -1;
+    world.add(important);
+  }
+
+  static void add_hurried(World& world) {
+    NewRequest hurried = request(world, 3);
+    hurried.deadline = world.now + 3;
+    hurried.queue_deadline = world.now + 2;
+    world.add(hurried);
   }
 
   static void perform(World& world, Operation operation) {
@@ -208,6 +232,10 @@ class Explorer {
         return world.unpin(1);
       case Operation::kResetCache:
         return world.reset_prefix_cache();
+      case Operation::kAddImportant:
+        return add_important(world);
+      case Operation::kAddHurried:
+        return add_hurried(world);
     }
   }
 
@@ -239,6 +267,19 @@ TEST_CASE("every sequence of operations on three blocks keeps every promise: rec
 
 TEST_CASE("every sequence of operations on three blocks keeps every promise: the paper's policy") {
   explore_all(tiny_pool(SchedulerPolicy::paper_2023()), kAboutRequests, 6);
+}
+
+TEST_CASE("every sequence of operations on three blocks keeps every promise: priorities, ageing, deadlines, shares") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  policy.by_priority = true;
+  policy.ageing_steps = 2;
+  policy.prefill_share = 2;
+  SchedulerConfig config = tiny_pool(policy);
+  config.max_num_seqs = 2;
+  config.max_num_rows = 4;
+  config.costs = {.seconds_per_token = 1.0, .seconds_per_block_out = 0.5, .seconds_per_block_in = 1.0};
+  explore_all(config, kAboutTime, 5);
 }
 
 TEST_CASE("every sequence of operations on four blocks keeps every promise: prefixes, samples and a pin, swapping") {

@@ -65,7 +65,11 @@ void play_trace(Random& random, World& world) {
   PinId last_pin = 0;
   while (world.num_requests < num_requests || world.scheduler.has_unfinished()) {
     while (world.num_requests < num_requests && random.once_in(pause)) {
-      world.add(random_request(random, ++last_id, world.scheduler.config()));
+      NewRequest request = random_request(random, ++last_id, world.scheduler.config());
+      if (world.scheduler.config().policy.by_priority) {
+        request.priority = random.between(0, 3);
+      }
+      world.add(request);
     }
     const auto& groups = world.slow.memory.groups;
     if (!groups.empty() && forks && random.once_in(3) && world.num_branches < 40) {
@@ -83,13 +87,13 @@ void play_trace(Random& random, World& world) {
   }
 }
 
-template <typename Bound>
-Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
+template <typename Policy, typename Bound>
+Totals play_traces_by(const Policy& policy, const Bound& bound) {
   Totals totals;
   for (unsigned seed = 0; seed < 700U * static_cast<unsigned>(proof_scale()); ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    World world(random_config(random, policy));
+    World world(random_config(random, policy(random)));
     play_trace(random, world);
     world.check_drained();
     REQUIRE(world.num_steps <= bound(world));
@@ -105,6 +109,11 @@ Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
           ", ends at the ceiling: ", totals.ceilings, ", tokens found: ", totals.found,
           ", pins released: ", totals.pins_released);
   return totals;
+}
+
+template <typename Bound>
+Totals play_traces(const SchedulerPolicy& policy, const Bound& bound) {
+  return play_traces_by([&](Random&) { return policy; }, bound);
 }
 
 }  // namespace
@@ -123,6 +132,19 @@ TEST_CASE("one line: everyone ends in time, and the oldest is never preempted, b
   }
 }
 
+TEST_CASE("with windows in which who came back is kept, by cost: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  for (const std::int32_t steps : {1, 8}) {
+    CAPTURE(steps);
+    policy.resume_grace_steps = steps;
+    CHECK(play_traces(policy, bound_of_one_line).preemptions > 300);
+  }
+  policy.swapped_before_waiting = true;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
 TEST_CASE("swapped before waiting: everyone ends in time, too") {
   SchedulerPolicy policy;
   policy.swapped_before_waiting = true;
@@ -131,6 +153,38 @@ TEST_CASE("swapped before waiting: everyone ends in time, too") {
   policy.counts_running_needs = false;
   policy.preemption_mode = PreemptionMode::kSwap;
   CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+// By priority the best of all takes the place of the oldest: it changes when a better one comes or ages, or it ends.
+TEST_CASE("by priority, with and without ageing and shares: everyone ends in time, too") {
+  SchedulerPolicy policy;
+  policy.by_priority = true;
+  policy.preemption_mode = PreemptionMode::kAuto;
+  const auto bound = [](const World& world) { return bound_of_two_lines(world, world.num_branch_tokens); };
+  CHECK(play_traces(policy, bound).preemptions > 300);
+  policy.ageing_steps = 5;
+  policy.prefill_share = 4;
+  policy.resume_grace_steps = 3;
+  CHECK(play_traces(policy, bound).preemptions > 300);
+}
+
+// Windows, shares, priorities, ageing, either line, costs, thresholds, the cache on both tiers, pins: all at random.
+TEST_CASE("whatever the policy is made of: everyone ends in time, too") {
+  const auto bound = [](const World& world) {
+    const SchedulerPolicy& policy = world.scheduler.config().policy;
+    const bool changes_places = policy.swapped_before_waiting || policy.by_priority;
+    return changes_places ? bound_of_two_lines(world, world.num_branch_tokens) : bound_of_one_line(world);
+  };
+  const Totals totals = play_traces_by(random_policy, bound);
+  CHECK(totals.preemptions > 300);
+  CHECK(totals.found > 300);
+  CHECK(totals.pins_released > 50);
+}
+
+TEST_CASE("one line with shares: everyone ends in the time of one line") {
+  SchedulerPolicy policy;
+  policy.prefill_share = 3;
+  CHECK(play_traces(policy, bound_of_one_line).preemptions > 100);
 }
 
 // Whole prompts: a request of one branch has no dull step, and one of several finishes a branch's prefill in each.

@@ -5,10 +5,31 @@
 #include <deque>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "fastpaged/base/check.h"
 
 namespace fastpaged::test {
+
+TEST_CASE("the aged are before all others in order of arrival, then it is by priority, then by arrival") {
+  std::deque<SequenceGroup> groups(6);
+  const std::vector<std::int32_t> priorities = {1, 0, 1, 0, 2, 2};
+  RequestQueue queue;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    groups[i].arrival = static_cast<std::int64_t>(i);
+    groups[i].priority = priorities[i];
+    groups[i].aged = i >= 4 || i == 1;
+    queue.insert(groups[i]);
+    queue.check_invariants();
+  }
+  const std::vector<std::int64_t> expected = {1, 4, 5, 3, 0, 2};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    CHECK(queue[i].arrival == expected[i]);
+  }
+  CHECK(queue.contains(groups[3]));
+  queue.erase(groups[3]);
+  CHECK_FALSE(queue.contains(groups[3]));
+}
 
 TEST_CASE("a queue keeps order of arrival through random comings and goings") {
   for (unsigned seed = 0; seed < 20; ++seed) {

@@ -16,7 +16,11 @@ class Wishes {
  public:
   Wishes(Random& random, World& world) : random_(&random), world_(&world) {}
 
-  void add() { world_->add(random_request(*random_, ++last_id_, world_->scheduler.config())); }
+  void add() {
+    NewRequest request = random_request(*random_, ++last_id_, world_->scheduler.config());
+    set_random_wishes(*random_, request, world_->now);
+    world_->add(request);
+  }
 
   void one() {
     const GroupId group = some_group();
@@ -75,6 +79,11 @@ struct Counts {
   std::int64_t ceilings = 0;
   std::int64_t shared_again = 0;
   std::int64_t parted = 0;
+  std::int64_t taken_as_copies = 0;
+  std::int64_t expired = 0;
+  std::int64_t for_priority = 0;
+  std::int64_t aged = 0;
+  std::int64_t handed_out = 0;
   SchedulerStats stats;
 };
 
@@ -90,6 +99,7 @@ void operate(Random& random, World& world, Wishes& wishes) {
   if (choice == 41 && random.once_in(3)) {
     return world.reset();
   }
+  world.tick = random.between(0, 3);
   const SchedulerOutput plan = world.schedule();
   if (random.once_in(12)) {
     return;  // the worker failed before it copied anything; the plan is never updated
@@ -117,6 +127,10 @@ void count(Counts& counts, const World& world) {
   counts.ceilings += world.num_ceilings;
   counts.shared_again += world.slow.memory.num_shared_again;
   counts.parted += world.num_parted;
+  counts.expired += world.num_expired;
+  counts.for_priority += world.slow.num_preempted_for_priority;
+  counts.aged += world.slow.num_aged;
+  counts.handed_out += world.slow.num_handed_out;
   counts.stats.num_blocks_swapped_out += stats.num_blocks_swapped_out;
   counts.stats.num_blocks_swapped_in += stats.num_blocks_swapped_in;
   counts.stats.num_blocks_copied_on_write += stats.num_blocks_copied_on_write;
@@ -125,6 +139,11 @@ void count(Counts& counts, const World& world) {
   counts.stats.num_partial_prefix_blocks += stats.num_partial_prefix_blocks;
   counts.stats.num_cached_blocks_evicted += stats.num_cached_blocks_evicted;
   counts.stats.num_pins_released += stats.num_pins_released;
+  counts.stats.num_prefix_blocks_demoted += stats.num_prefix_blocks_demoted;
+  counts.stats.num_prefix_blocks_promoted += stats.num_prefix_blocks_promoted;
+  counts.stats.num_host_prefix_tokens_found += stats.num_host_prefix_tokens_found;
+  counts.stats.num_host_cached_blocks_evicted += stats.num_host_cached_blocks_evicted;
+  counts.taken_as_copies += world.slow.memory.num_taken_as_copies;
 }
 
 // Growing, cutting and forgetting one big tree, over and over.
@@ -167,10 +186,21 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
           ", ends at the ceiling: ", counts.ceilings, ", blocks swapped out: ", counts.stats.num_blocks_swapped_out,
           ", in: ", counts.stats.num_blocks_swapped_in, ", copied on write: ", counts.stats.num_blocks_copied_on_write,
           ", tokens recomputed: ", counts.stats.num_tokens_recomputed,
-          ", branches attached again: ", counts.shared_again, ", samples parted: ", counts.parted);
+          ", branches attached again: ", counts.shared_again, ", samples parted: ", counts.parted,
+          ", ended by their time: ", counts.expired);
   MESSAGE("tokens found in the prefix cache: ", counts.stats.num_prefix_tokens_found,
           ", blocks copied for their beginning: ", counts.stats.num_partial_prefix_blocks,
           ", evicted: ", counts.stats.num_cached_blocks_evicted, ", pins released: ", counts.stats.num_pins_released);
+  MESSAGE("cached blocks copied to the host: ", counts.stats.num_prefix_blocks_demoted,
+          ", there without a copy: ", counts.taken_as_copies,
+          ", copied back: ", counts.stats.num_prefix_blocks_promoted, " (", counts.stats.num_host_prefix_tokens_found,
+          " tokens), evicted there: ", counts.stats.num_host_cached_blocks_evicted);
+  CHECK(counts.stats.num_prefix_blocks_demoted > 1000);
+  CHECK(counts.stats.num_prefix_blocks_promoted > 100);
+  CHECK(counts.stats.num_host_cached_blocks_evicted > 100);
+  CHECK(counts.taken_as_copies > 20);
+  MESSAGE("ended by their time: ", counts.expired, ", preempted for a priority: ", counts.for_priority,
+          ", aged: ", counts.aged, ", prompts given the rest of a step: ", counts.handed_out);
   CHECK(counts.operations >= 100'000);
   CHECK(counts.preemptions > 1000);  // the pools were small enough to matter
   CHECK(counts.ceilings > 100);
@@ -179,6 +209,10 @@ TEST_CASE("any operations, in any order, do what the slow scheduler does; every 
   CHECK(counts.stats.num_tokens_recomputed > 1000);
   CHECK(counts.shared_again > 1000);
   CHECK(counts.parted > 1000);
+  CHECK(counts.expired > 1000);
+  CHECK(counts.for_priority > 300);
+  CHECK(counts.aged > 300);
+  CHECK(counts.handed_out > 1000);
   CHECK(counts.stats.num_prefix_tokens_found > 1000);
   CHECK(counts.stats.num_partial_prefix_blocks > 1000);
   CHECK(counts.stats.num_cached_blocks_evicted > 1000);

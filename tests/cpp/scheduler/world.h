@@ -72,6 +72,11 @@ class World {
     check();
   }
 
+  void set_costs(const PreemptionCosts& costs) {
+    scheduler.set_costs(costs);
+    slow.set_costs(costs);
+  }
+
   void reset() {
     scheduler.reset();
     slow.reset(all_free(scheduler.kv_cache().device_pool()), all_free(scheduler.kv_cache().host_pool()));
@@ -106,16 +111,16 @@ class World {
   SchedulerOutput schedule() {
     undisturbed_ = undisturbed_ && slow.reported;
     const std::size_t ended_before = slow.unreported.size();
-    const GroupId oldest = slow.memory.groups.empty() ? kNobody : slow.memory.groups.begin()->first;
-    SchedulerOutput plan = scheduler.schedule();
-    slow.real_copies = one_by_one(plan.copies);
-    slow.schedule();
+    const bool work = !slow.memory.groups.empty();
+    now += tick;
+    SchedulerOutput plan = scheduler.schedule(now);
+    slow.schedule(now);
     ++num_steps;
     num_preemptions += std::ssize(plan.preempted);
     check_plan(plan);
-    REQUIRE((oldest == kNobody || plan.num_tokens > 0 || plan.ended.size() > ended_before));  // never idle
+    REQUIRE((!work || plan.num_tokens > 0 || plan.ended.size() > ended_before));  // never idle
     if (undisturbed_ && !scheduler.config().policy.swapped_before_waiting) {
-      REQUIRE(std::ranges::count(plan.preempted, oldest) == 0);
+      REQUIRE(std::ranges::count(plan.preempted, slow.first_in_rank.value_or(kNobody)) == 0);
     }
     check();
     return plan;
@@ -197,6 +202,9 @@ class World {
   std::int64_t num_steps = 0;
   std::int64_t num_preemptions = 0;
   std::int64_t num_ceilings = 0;
+  std::int64_t num_expired = 0;
+  Nanoseconds now = 0;   // of the last step
+  Nanoseconds tick = 1;  // between two
   // What the liveness bounds are made of, over all branches there ever were.
   std::int64_t num_branches = 0;
   std::int64_t num_output_tokens = 0;  // that they may have, each
@@ -314,7 +322,12 @@ class World {
     }
     const bool at_ceiling = !event.has_token && event.finish_reason == FinishReason::kLength;
     num_ceilings += at_ceiling ? 1 : 0;
-    if (event.finish_reason != FinishReason::kError && (told.alone || !at_ceiling)) {
+    const bool expired =
+        event.finish_reason == FinishReason::kDeadline || event.finish_reason == FinishReason::kQueueTimeout;
+    REQUIRE((!expired || !event.has_token));
+    REQUIRE((event.finish_reason != FinishReason::kQueueTimeout || told.heard == 0));
+    num_expired += expired ? 1 : 0;
+    if (event.finish_reason != FinishReason::kError && !expired && (told.alone || !at_ceiling)) {
       REQUIRE(told.heard == told.all.tokens.size());
       REQUIRE(event.finish_reason == told.all.reason);
     }
@@ -336,6 +349,12 @@ class World {
     REQUIRE(one_by_one(plan.copies) == expected.copies);
     REQUIRE(plan.cached == expected.cached);
     REQUIRE(plan.ended.size() == expected.ended.size());
+    for (const ScheduledSequence& planned : plan.scheduled) {
+      REQUIRE(slow.memory.groups.at(planned.group_id).asked.deadline > now);
+    }
+    for (const auto& [id, num_tokens] : plan.cached) {
+      REQUIRE((!slow.memory.groups.contains(id) || slow.memory.groups.at(id).asked.queue_deadline > now));
+    }
     for (std::size_t i = 0; i < plan.ended.size(); ++i) {
       check_event(plan.ended[i], expected.ended[i]);
       const GroupId id = plan.ended[i].group_id;

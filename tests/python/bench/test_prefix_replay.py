@@ -71,3 +71,24 @@ def test_a_curve_ends_with_the_first_pool_that_nothing_has_to_leave() -> None:
     runs = prefix_replay.curve("made up", generated_trace()[:200], in_flight=4)
     assert runs[0].num_evicted == 0
     assert [run.num_evicted > 0 for run in runs[1:]] == [True] * (len(runs) - 2) + [False]
+
+
+def test_with_room_for_the_rest_on_the_host_a_small_pool_finds_what_an_ideal_cache_has() -> None:
+    trace = generated_trace()[:200]
+    unbounded, smallest, *_ = prefix_replay.pool_sizes(trace)
+    alone = prefix_replay.replay(trace, smallest, 4)
+    tiered = prefix_replay.replay(trace, smallest, 4, num_host_blocks=unbounded)
+    assert tiered.num_evicted == 0
+    assert tiered.hit_rate == ideal_hit_rate(trace) > alone.hit_rate
+    assert tiered.num_found_on_host > 0
+    assert tiered.num_moved > 0
+    small = prefix_replay.replay(trace, smallest, 4, num_host_blocks=smallest)
+    assert small.num_evicted > 0
+    assert alone.num_found <= small.num_found <= tiered.num_found
+
+
+def test_a_curve_beside_a_host_pool_ends_when_nothing_is_lost() -> None:
+    trace = generated_trace()[:200]
+    unbounded = prefix_replay.pool_sizes(trace)[0]
+    (run,) = prefix_replay.curve("made up", trace, 4, unbounded)
+    assert (run.num_host_blocks, run.num_evicted) == (unbounded, 0)

@@ -57,7 +57,8 @@ def test_the_pool_is_noise_and_finite(bench: Bench) -> None:
 
 
 def cell(threads: int, sequences: int, context: int, step_ms: float) -> Cell:
-    return Cell(threads, sequences, context, 5, step_ms, 0.9 * step_ms, context / 100, 0.05 * step_ms, 0.05 * step_ms)
+    rest = 0.05 * step_ms
+    return Cell(threads, sequences, context, 5, step_ms, 0.9 * step_ms, context / 100, rest, rest, step_ms * threads)
 
 
 def test_findings_fit_overhead_by_sequences_and_attention_by_context() -> None:

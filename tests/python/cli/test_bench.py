@@ -11,8 +11,8 @@ import pytest
 from fastpaged import LLM, _core
 from fastpaged.cli import machine_limits
 from fastpaged.cli.main import main
-from fastpaged.cli.replay import replay
 from fastpaged.cli.workload import WorkloadRequest
+from fastpaged.cli.workload_run import replay
 from fastpaged.engine.step_profile import StepProfile
 
 WORKLOAD = [{"prompt": [5, 6, 7], "out": 4}, {"prompt": [9], "out": 2}]

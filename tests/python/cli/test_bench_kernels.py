@@ -102,7 +102,10 @@ def test_slow_ops_that_matter_are_marked() -> None:
         "ops": {"add": op(0.5, 0.25), "linear 2x3": op(0.4, 0.9)},
         "limits": machine_limits.limits_as_dict(LIMITS),
     }
-    figures = {"model_id": "m", "isa": "i", "dtype": "d", "num_threads": 1, "context": 1, "steps": {"batch 1": step}}
+    figures = {
+        "model_id": "m", "isa": "i", "dtype": "d", "kv_cache_dtype": "d", "num_threads": 1, "context": 1,
+        "steps": {"batch 1": step},
+    }  # fmt: skip
     lines = kernel_table({**figures, "warnings": []}).splitlines()
     assert [line.split()[0] for line in lines if "! 25 %" in line] == ["add"]
     assert any(line.split() == ["linear", "2x3", "90", "%", "40.0", "%"] for line in lines)
@@ -114,7 +117,10 @@ def test_what_is_above_its_limit_is_shown_as_it_is_and_marked() -> None:
     add = {"share_of_step": 0.5, "seconds": 1.0, "limit_seconds": 1.2}
     limits = machine_limits.limits_as_dict(LIMITS)
     step = {"seconds": 2.0, "limit_seconds": 1.2, "ops": {"add": add}, "limits": limits}
-    figures = {"model_id": "m", "isa": "i", "dtype": "d", "num_threads": 1, "context": 1, "steps": {"batch 1": step}}
+    figures = {
+        "model_id": "m", "isa": "i", "dtype": "d", "kv_cache_dtype": "d", "num_threads": 1, "context": 1,
+        "steps": {"batch 1": step},
+    }  # fmt: skip
     lines = kernel_table({**figures, "warnings": ["a warning"]}).splitlines()
     assert any(line.split() == ["add", "?", "120", "%", "50.0", "%"] for line in lines)
     assert lines[-2:] == [ABOVE_LIMIT, "a warning"]

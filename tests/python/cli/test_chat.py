@@ -171,9 +171,9 @@ def test_an_answer_is_as_long_as_the_context_unless_told(
     seen: list[int | None] = []
     stream = LLM.stream
 
-    def noted(llm: LLM, prompt: Any, params: SamplingParams) -> Any:
+    def noted(llm: LLM, prompt: Any, params: SamplingParams, **terms: Any) -> Any:
         seen.append(params.max_tokens)
-        return stream(llm, prompt, params)
+        return stream(llm, prompt, params, **terms)
 
     monkeypatch.setattr(LLM, "stream", noted)
     lines("the cat")
@@ -191,9 +191,9 @@ def test_options_win_over_the_model_s_own_defaults_of_sampling(
     seen: list[tuple[float, int]] = []
     stream = LLM.stream
 
-    def noted(llm: LLM, prompt: Any, params: SamplingParams) -> Any:
+    def noted(llm: LLM, prompt: Any, params: SamplingParams, **terms: Any) -> Any:
         seen.append((params.temperature, params.top_k))
-        return stream(llm, prompt, params)
+        return stream(llm, prompt, params, **terms)
 
     monkeypatch.setattr(LLM, "stream", noted)
     lines("the cat")
@@ -238,7 +238,9 @@ def test_every_command_has_every_engine_option_under_its_field_s_name(start: lis
         "tokenizer": "t", "revision": "v1", "download_dir": "d", "load_format": "gguf", "dtype": "float32",
         "max_model_len": -1, "block_size": 8, "num_blocks": 9, "kv_cache_memory_bytes": 1000, "max_num_seqs": 3,
         "max_num_batched_tokens": 64, "swap_space": 0.5, "preemption_mode": "swap", "num_threads": 2, "isa": "scalar",
-        "pinned_prefix_budget": 0.5,
+        "pinned_prefix_budget": 0.5, "resume_grace_steps": 2, "prefill_share": 64, "scheduling_policy": "priority",
+        "ageing_steps": 9, "queue_timeout": 1.5, "max_num_queued_requests": 7, "max_num_queued_tokens": 700,
+        "kv_cache_dtype": "int8", "record": "FILE",
     }  # fmt: skip
     assert {*values, "packed_cache", "async_scheduling", "enable_prefix_caching"} == set(ENGINE_FIELDS)
     options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]

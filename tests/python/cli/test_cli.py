@@ -382,8 +382,8 @@ def test_a_number_that_json_has_not_is_null(
 ) -> None:
     stream = fastpaged.LLM.stream
 
-    def impossible(*args: Any) -> Iterator[fastpaged.RequestOutput]:
-        for output in stream(*args):
+    def impossible(*args: Any, **terms: Any) -> Iterator[fastpaged.RequestOutput]:
+        for output in stream(*args, **terms):
             completion = dataclasses.replace(output.outputs[0], cumulative_logprob=-math.inf)
             yield dataclasses.replace(output, outputs=[completion])
 
@@ -398,8 +398,8 @@ def test_a_bug_of_ours_in_one_request_is_not_blamed_on_the_model(
 ) -> None:
     stream = fastpaged.LLM.stream
 
-    def broken(*args: Any) -> Iterator[fastpaged.RequestOutput]:
-        for output in stream(*args):
+    def broken(*args: Any, **terms: Any) -> Iterator[fastpaged.RequestOutput]:
+        for output in stream(*args, **terms):
             try:
                 raise RuntimeError("invariant")
             except RuntimeError:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from core.toy_model import next_token
 
+NEVER = 2**63 - 1  # a point in time, in nanoseconds
+
 
 @dataclass
 class PlainBranch:
@@ -56,6 +58,8 @@ class PlainRequest:
     stop_token_ids: Collection[int]
     num_samples: int = 1  # that are still to part, drawn from the prompt's last row
     seed: int = 0
+    deadline: int = NEVER
+    queue_deadline: int = NEVER  # while it was never let in
     branches: dict[int, PlainBranch] = field(default_factory=dict)
 
     def voice(self, sample: int) -> int:
@@ -73,6 +77,12 @@ class PlainRequest:
             return "STOP"
         num_output = len(branch.context) - len(self.prompt)
         return "LENGTH" if num_output == self.max_tokens or len(branch.context) == max_model_len else None
+
+    def finish_reason_by_time(self, now: int) -> str | None:
+        """Why a step of that time ends it, if it does: the earlier of its times, and of equal ones the deadline."""
+        if min(self.deadline, self.queue_deadline) > now:
+            return None
+        return "DEADLINE" if self.deadline <= self.queue_deadline else "QUEUE_TIMEOUT"
 
     def num_steps_allowed(self) -> int:
         """This request's share of the bound that the scheduler states."""

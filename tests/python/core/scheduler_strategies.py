@@ -6,9 +6,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fastpaged._core import SchedulerPolicy
+from fastpaged._core import PreemptionCosts, SchedulerPolicy
 
-MODES = st.sampled_from(["recompute", "swap", "by_branches"])
+MODES = st.sampled_from(["recompute", "swap", "by_branches", "auto"])
+SECONDS = st.sampled_from([0.0, 1.0, 2.0, 5.0])
+COSTS = st.builds(
+    PreemptionCosts, seconds_per_token=SECONDS, seconds_per_block_out=SECONDS, seconds_per_block_in=SECONDS
+)
 
 
 @st.composite
@@ -16,6 +20,7 @@ def policies(draw: st.DrawFn) -> SchedulerPolicy:
     if draw(st.integers(0, 3)) == 0:
         return SchedulerPolicy.paper_2023()
     chunked_prefill = draw(st.sampled_from([True, True, False]))
+    swapped_before_waiting = draw(st.booleans())
     return SchedulerPolicy(
         preemption_mode=draw(MODES),
         chunked_prefill=chunked_prefill,
@@ -23,7 +28,11 @@ def policies(draw: st.DrawFn) -> SchedulerPolicy:
         watermark=draw(st.sampled_from([0.0, 0.01, 0.3, 0.9])),
         counts_running_needs=draw(st.booleans()),
         block_per_branch=draw(st.booleans()),
-        swapped_before_waiting=draw(st.booleans()),
+        swapped_before_waiting=swapped_before_waiting,
+        resume_grace_steps=draw(st.sampled_from([0, 0, 1, 5])),
+        by_priority=not swapped_before_waiting and draw(st.booleans()),
+        ageing_steps=draw(st.sampled_from([0, 1, 6])),
+        prefill_share=draw(st.sampled_from([0, 0, 1, 2, 6])),
     )
 
 
@@ -41,6 +50,7 @@ def configs(draw: st.DrawFn) -> dict[str, Any]:
         "max_num_batched_tokens": least_tokens + draw(st.sampled_from([0, 1, 3, 7, 15])),
         "max_model_len": max_model_len,
         "policy": policy,
+        "costs": draw(COSTS),
         "prefix_caching": prefix_caching,
         "max_pinned_blocks": draw(st.sampled_from([0, 2, 12])) if prefix_caching else 0,
         "prefix_hash_mask": draw(st.sampled_from([1, 2**64 - 1])),

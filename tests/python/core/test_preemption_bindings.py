@@ -97,11 +97,11 @@ def test_a_policy_cannot_be_changed(name: str) -> None:
     [
         (
             {"preemption_mode": "sometimes"},
-            "preemption_mode must be 'recompute', 'swap' or 'by_branches', got 'sometimes'",
+            "preemption_mode must be 'recompute', 'swap', 'by_branches' or 'auto', got 'sometimes'",
         ),
         (
             {"preemption_mode": "swap\0"},
-            "preemption_mode must be 'recompute', 'swap' or 'by_branches', got 'swap\\x00'",
+            "preemption_mode must be 'recompute', 'swap', 'by_branches' or 'auto', got 'swap\\x00'",
         ),
         ({"watermark": 1.0}, "watermark must be in [0, 1), got 1.000000"),
         ({"watermark": -0.5}, "watermark must be in [0, 1), got -0.500000"),
@@ -146,7 +146,8 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(fields: dict[str, Any], mess
 def test_a_policy_shows_its_fields() -> None:
     assert repr(SchedulerPolicy.paper_2023()) == (
         "SchedulerPolicy(preemption_mode='by_branches', chunked_prefill=False, long_prefill_token_threshold=0, "
-        "watermark=0.01, counts_running_needs=False, block_per_branch=True, swapped_before_waiting=True)"
+        "watermark=0.01, counts_running_needs=False, block_per_branch=True, swapped_before_waiting=True, "
+        "resume_grace_steps=0, by_priority=False, ageing_steps=0, prefill_share=0)"
     )
 
 
@@ -304,7 +305,7 @@ def test_recomputing_copies_nothing_and_counts_tokens() -> None:
 def test_preempting_nobody_or_by_no_mode_is_said() -> None:
     scheduler = make_scheduler()
     assert not scheduler.preempt(1, "swap")
-    with pytest.raises(ValueError, match="mode must be 'recompute', 'swap' or 'by_branches', got 'hard'"):
+    with pytest.raises(ValueError, match="mode must be 'recompute', 'swap', 'by_branches' or 'auto', got 'hard'"):
         scheduler.preempt(1, "hard")
     with pytest.raises(TypeError, match="mode must be a string, got NoneType"):
         scheduler.preempt(1, None)  # type: ignore[arg-type]

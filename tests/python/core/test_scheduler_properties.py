@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from core.plain_requests import PlainBranch, PlainRequest, num_blocks_needed
+from core.plain_requests import NEVER, PlainBranch, PlainRequest, num_blocks_needed
 from core.prefix_rules import ROOTS, PrefixRules, text
 from core.scheduler_strategies import MODES, configs
 from core.toy_model import VOCAB_SIZE, ToyModel, next_token
@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from fastpaged._core import BatchBuilder, SamplingParams, Scheduler, SchedulerOutput, SequenceEvent
 
 TOKENS = st.integers(0, VOCAB_SIZE - 1)
+TIMES = st.sampled_from([NEVER] * 5 + [0, 1, 4, 20])  # from now on, in steps
 BLOCKS_COPIED = {
     "swap_out": "num_blocks_swapped_out",
     "swap_in": "num_blocks_swapped_in",
@@ -43,6 +44,7 @@ class SchedulerMachine(PrefixRules):
         self.counted: Counter[str] = Counter()
         self.num_interruptions = 0  # preemptions by force, and plans forgotten
         self.forced: set[int] = set()  # to be preempted by the next plan
+        self.now = 0  # of the last plan
         self.open = False
         # Group and sequence of each sampling row of the open plan, and how many tokens are drawn from it.
         self.sampling: list[tuple[int, int, int]] = []
@@ -67,10 +69,12 @@ class SchedulerMachine(PrefixRules):
             num_samples = data.draw(st.sampled_from([n for n in (1, 1, 2, 4) if n <= most]), label="num_samples")
             root = data.draw(ROOTS, label="cache_root")
             request = PlainRequest(prompt, max_tokens, stop_token_ids, num_samples, seed=group_id % 2)
+            request.deadline = min(NEVER, self.now + data.draw(TIMES, label="deadline"))
+            request.queue_deadline = min(NEVER, self.now + data.draw(TIMES, label="queue_deadline"))
+            priority = data.draw(st.integers(0, 2), label="priority")
             sampling = SamplingParams(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0, num_logprobs=None)
-            self.scheduler.add(
-                group_id, prompt, sampling, max_tokens, stop_token_ids, num_samples=num_samples, cache_root=root
-            )
+            terms = priority, request.deadline, request.queue_deadline
+            self.scheduler.add(group_id, prompt, sampling, max_tokens, stop_token_ids, num_samples, root, False, *terms)
             (sequence_id,) = self.scheduler.sequences(group_id)
             request.branches[sequence_id] = PlainBranch(sequence_id, prompt[:], voice=request.voice(0))
             self.requests[group_id] = request
@@ -229,7 +233,8 @@ class SchedulerMachine(PrefixRules):
     def schedule(self) -> SchedulerOutput:
         self.poison()  # what is free before a plan is nothing it may copy
         had_work = self.scheduler.has_unfinished()
-        plan = self.scheduler.schedule()
+        self.now += 1
+        plan = self.scheduler.schedule(self.now)
         self.open = True
         self.ready.clear()
         for kind, _, _, num_blocks in plan.copies:
@@ -271,6 +276,9 @@ class SchedulerMachine(PrefixRules):
         for group_id, num_tokens in plan.cached:
             assert num_tokens < len(self.requests[group_id].prompt)
             assert self.config["prefix_caching"] or num_tokens == 0
+            assert self.requests[group_id].queue_deadline > self.now
+            self.requests[group_id].queue_deadline = NEVER
+        assert all(self.requests[group_id].deadline > self.now for group_id in scheduled)
 
     def run(self, plan: SchedulerOutput) -> list[int]:
         """A token for each draw, of what the cache really has."""
@@ -345,16 +353,19 @@ class SchedulerMachine(PrefixRules):
             del self.requests[event.group_id]
 
     def note_end_while_planning(self, event: SequenceEvent) -> None:
-        """The branches of its request, those included that have gone since, are more than the whole pool can hold."""
+        """Its time is up, or the branches of its request, those included that have gone since, are more than the whole
+        pool can hold."""
         assert event.token_id is None
         assert event.finish_reason is not None
-        assert event.finish_reason.name == "LENGTH"
         was_taken_away = event.sequence_id in self.gone
         request = self.gone[event.sequence_id][0] if was_taken_away else self.requests[event.group_id]
         gone = [branch for owner, branch in self.gone.values() if owner is request]
-        branches = [*request.branches.values(), *gone]
-        num_tokens = len(branches[0].context)  # the same for all: they decode together
-        assert num_blocks_needed(branches, num_tokens, self.block_size) > self.num_blocks
+        if event.finish_reason.name == "LENGTH":
+            branches = [*request.branches.values(), *gone]
+            num_tokens = len(branches[0].context)  # the same for all: they decode together
+            assert num_blocks_needed(branches, num_tokens, self.block_size) > self.num_blocks
+        else:
+            assert event.finish_reason.name == request.finish_reason_by_time(self.now)
         if was_taken_away:
             del self.gone[event.sequence_id]
             return
@@ -402,7 +413,8 @@ class SchedulerMachine(PrefixRules):
         assert len(set(free)) == len(free) == scheduler.num_free_blocks
         assert set(free) <= set(range(self.num_blocks))
         assert self.num_blocks - len(free) <= self.num_pinned()
-        assert sorted(scheduler.free_host_blocks().tolist()) == list(range(self.config["num_host_blocks"]))
+        on_host = scheduler.free_host_blocks().tolist() + scheduler.cached_free_host_blocks().tolist()
+        assert sorted(on_host) == list(range(self.config["num_host_blocks"]))
         assert scheduler.num_free_host_blocks == scheduler.num_host_blocks == self.config["num_host_blocks"]
 
     def teardown(self) -> None:
@@ -411,6 +423,7 @@ class SchedulerMachine(PrefixRules):
             return
         allowed = sum(request.num_steps_allowed() for request in self.requests.values())
         allowed = max(1, allowed) * (1 + self.num_interruptions)
+        allowed *= 1 + 4 * len(self.requests) if self.config["policy"].by_priority else 1
         while self.scheduler.has_unfinished():
             assert allowed > 0
             allowed -= 1

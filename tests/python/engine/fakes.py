@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,6 +86,7 @@ class ToyWorker:
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.max_model_len = max_model_len
+        self.block_bytes = 1000  # as if there were blocks
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
         self.num_closed = 0
         self.before_step: Callable[[], None] | None = None
@@ -93,6 +95,9 @@ class ToyWorker:
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
         return 0
+
+    def seconds_per_block(self) -> tuple[float, float]:
+        return 0.0, 0.0
 
     def execute(self, batch: _core.Batch) -> _core.SamplerOutput:
         if self.before_step is not None:
@@ -119,7 +124,7 @@ def toy_engine(
     *,
     num_blocks: int = 64,
     num_host_blocks: int = 0,
-    preemption_mode: str | None = None,
+    preemption_mode: str = "by_branches",
     block_size: int = 4,
     max_model_len: int = 64,
     max_num_seqs: int = 16,
@@ -129,8 +134,9 @@ def toy_engine(
     async_scheduling: bool = False,
     enable_prefix_caching: bool = True,
     pinned_prefix_budget: float = 0.25,
+    **others: Any,
 ) -> LLMEngine:
-    """An engine around the toy model."""
+    """An engine around the toy model. others: fields of EngineConfig."""
     config = EngineConfig(
         model="toy",
         block_size=block_size,
@@ -142,6 +148,7 @@ def toy_engine(
         async_scheduling=async_scheduling,
         enable_prefix_caching=enable_prefix_caching,
         pinned_prefix_budget=pinned_prefix_budget,
+        **others,
     )
     worker = ToyWorker(num_blocks, num_host_blocks, max_model_len)
     return LLMEngine.with_parts(config, worker, ToyTokenizer())  # type: ignore[arg-type]

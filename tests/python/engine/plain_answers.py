@@ -89,6 +89,13 @@ class EndedSequences:
         self.ended += [(group_id, sequence_id) for sequence_id in sequence_ids]
         return bool(sequence_ids)
 
+    def request_cost(self, group_id: int) -> _core.RequestCost:
+        """Nothing: what a scheduler says that never had the request."""
+        never_asked = _core.Scheduler(
+            num_blocks=1, block_size=1, max_num_seqs=1, max_num_batched_tokens=1, max_model_len=2
+        )
+        return never_asked.request_cost(group_id)
+
 
 @dataclass(frozen=True)
 class Events:

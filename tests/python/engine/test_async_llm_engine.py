@@ -283,6 +283,6 @@ def test_while_an_event_loop_is_held_up_a_mailbox_keeps_no_more_than_the_answer(
 
 
 def some_output(count: int) -> RequestOutput:
-    metrics = RequestMetrics(count, 0, 0.0, 0.0, None, None, None, None)
+    metrics = RequestMetrics(count, 0, 0, 0, 0.0, 0.0, None, None, None, None)
     completion = CompletionOutput(0, "", [count], None, None, None, None, None)
     return RequestOutput("a", None, [1], None, [completion], False, metrics)

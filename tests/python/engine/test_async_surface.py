@@ -65,7 +65,7 @@ def test_without_a_tokenizer_ids_go_in_and_ids_come_out(tiny_llama: Path) -> Non
 
 ABSENT = (
     "encode", "pause_generation", "resume_generation", "sleep", "wake_up", "is_sleeping",
-    "add_lora", "remove_lora", "list_loras", "pin_lora", "check_admission", "collective_rpc", "start_profile",
+    "add_lora", "remove_lora", "list_loras", "pin_lora", "collective_rpc", "start_profile",
     "stop_profile", "do_log_stats", "add_request", "close",
 )  # fmt: skip
 

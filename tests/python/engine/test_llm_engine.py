@@ -177,7 +177,7 @@ def make_params(seed: int | None, max_tokens: int, logprobs: int) -> SamplingPar
     requests=REQUESTS,
     num_blocks=st.integers(8, 20),
     num_host_blocks=st.integers(0, 12),
-    mode=st.sampled_from([None, "recompute", "swap"]),
+    mode=st.sampled_from(["auto", "recompute", "swap", "by_branches"]),
     budget=st.integers(1, 40),
     data=st.data(),
 )
@@ -186,7 +186,7 @@ def test_company_a_tiny_pool_and_aborts_change_no_answer(
     requests: list[tuple[list[int], int | None, int, int]],
     num_blocks: int,
     num_host_blocks: int,
-    mode: str | None,
+    mode: str,
     budget: int,
     data: st.DataObject,
 ) -> None:

@@ -39,6 +39,7 @@ def tiny_engine(model: Path, mode: str | None = None, **changes: Any) -> LLMEngi
         "swap_space": NUM_HOST_BLOCKS * block_bytes / 2**30,
         "max_num_batched_tokens": 6,
         "preemption_mode": mode,
+        "enable_prefix_caching": False,
     }
     engine = LLMEngine(EngineConfig(**(settings | changes)))
     assert (engine.scheduler.num_blocks, engine.scheduler.num_host_blocks) == (NUM_BLOCKS, NUM_HOST_BLOCKS)
@@ -81,7 +82,7 @@ def assert_nothing_is_held(engine: LLMEngine) -> None:
     assert (scheduler.num_waiting, scheduler.num_running, scheduler.num_swapped) == (0, 0, 0)
     free = [*scheduler.free_blocks(), *scheduler.cached_free_blocks()]
     assert sorted(free) == list(range(scheduler.num_blocks))
-    assert sorted(scheduler.free_host_blocks()) == list(range(scheduler.num_host_blocks))
+    assert scheduler.num_free_host_blocks == scheduler.num_host_blocks  # cached ones included
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,9 @@ def test_who_reaches_the_end_of_the_pool_ends_there_and_preempts_nobody(mode: st
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_request_counts_its_own_preemptions_by_either_means(mode: str) -> None:
-    engine = toy_engine(num_blocks=6, num_host_blocks=6, block_size=2, preemption_mode=mode)
+    engine = toy_engine(
+        num_blocks=6, num_host_blocks=6, block_size=2, preemption_mode=mode, enable_prefix_caching=False
+    )
     for i in range(3):
         engine.add_request(str(i), [65 + i] * 3, SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
     counts: dict[str, int] = {}
@@ -177,6 +180,28 @@ def test_a_preemption_counts_though_its_step_failed() -> None:
     assert outputs["1"].outputs[0].token_ids == toy_greedy([66] * 3, 5, stops=())
 
 
+def test_tokens_recomputed_after_a_step_that_failed_are_in_the_bills() -> None:
+    engine = toy_engine(num_blocks=64, enable_prefix_caching=False)
+    worker: Any = engine.worker
+    for i in range(3):
+        engine.add_request(str(i), [65 + i] * (5 + i), SamplingParams(n=2, seed=i, max_tokens=4, ignore_eos=True))
+    engine.step()  # the next one copies blocks on write, and whoever has such a copy is recomputed
+
+    def fail() -> None:
+        worker.before_step = None
+        raise RuntimeError("once")
+
+    worker.before_step = fail
+    with pytest.raises(RuntimeError, match="once"):
+        engine.step()
+    outputs: dict[str, RequestOutput] = {}
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    bills = [outputs[str(i)].metrics.num_tokens_recomputed for i in range(3)]
+    assert sum(bills) == engine.preemptions.totals.num_tokens_recomputed > 0
+    assert all(outputs[str(i)].metrics.num_preemptions == 0 for i in range(3))
+
+
 def test_swapped_bytes_are_the_scheduler_s_blocks(tiny_llama: Path) -> None:
     engine = tiny_engine(tiny_llama, "swap")
     for i in range(4):
@@ -193,8 +218,8 @@ def test_swapped_bytes_are_the_scheduler_s_blocks(tiny_llama: Path) -> None:
     engine.close()
 
 
-def test_without_a_mode_a_request_of_one_sequence_is_recomputed(tiny_llama: Path) -> None:
-    engine = tiny_engine(tiny_llama, None)
+def test_by_the_paper_s_rule_a_request_of_one_sequence_is_recomputed(tiny_llama: Path) -> None:
+    engine = tiny_engine(tiny_llama, "by_branches")
     for i in range(4):
         engine.add_request(str(i), [10 + i] * 5, greedy(12))
     drain(engine)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from engine.fakes import toy_engine
+from engine.fakes import POISON, toy_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -237,3 +237,16 @@ async def held_up(engine: AsyncLLMEngine) -> None:
     inner: Any = engine._thread.engine
     while inner.has_unfinished_requests():
         await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_a_prompt_that_fails_before_its_samples_have_parted_ends_all_of_them(kind: RequestOutputKind) -> None:
+    """In a chunk that is not its last, for its logprobs' sake: there is one sequence yet to say so."""
+    engine = toy_engine(max_num_batched_tokens=4)
+    params = replace(PARAMS, n=3, stop="^", prompt_logprobs=1, output_kind=kind)
+    engine.add_request("r", [65, POISON, *range(66, 74)], params)
+    outputs = engine.step()
+    assert not engine.has_unfinished_requests() and not engine.scheduler.has_unfinished()
+    (output,) = outputs
+    assert output.finished
+    assert [completion.finish_reason for completion in output.outputs] == ["error"] * 3

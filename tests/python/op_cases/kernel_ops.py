@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from models.step_arrays import StepArrays
+from op_arrays import Dtype
 
 from fastpaged import _core
 from fastpaged.ops.op_set import ActivationKind, HeadNorm, Precision
@@ -37,13 +38,18 @@ class Product:
 class KernelOps:
     """Sums are added up where the recorded graph would: by linears and norms, in place.
 
-    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in the activation dtype
+    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in the activation dtype, or of 8 bits:
+    [num_blocks, num_layers, 2, num_kv_heads, block_size * (head_dim + 4)]
     """
 
-    def __init__(self, device: _core.CpuDevice, step: StepArrays, kv_cache: Array) -> None:
+    def __init__(
+        self, device: _core.CpuDevice, step: StepArrays, kv_cache: Array, dtype: Dtype, kv_cache_dtype: str = "auto"
+    ) -> None:
         self._device = device
         self._step = step
         self._kv_cache = kv_cache
+        self._dtype = dtype
+        self._kv_cache_dtype = kv_cache_dtype
 
     def embedding(
         self,
@@ -125,12 +131,13 @@ class KernelOps:
         norms = {} if head_norm is None else {"q_norm": head_norm.query, "k_norm": head_norm.key}
         _core.rotary_cache_write(
             self._device, source, None if rope is None else step.positions, step.slot_mapping, rope, cache, q,
-            norm_eps=0.0 if head_norm is None else head_norm.eps, **norms,
+            norm_eps=0.0 if head_norm is None else head_norm.eps, kv_cache_dtype=self._kv_cache_dtype, **norms,
         )  # fmt: skip
         out = self._new(len(source), num_heads * head_dim)
         _core.paged_attention(
             self._device, q, cache, step.query_start, step.context_lens, step.block_tables, out,
             scale=scale, soft_cap=soft_cap, window=window, alibi_slopes=alibi_slopes,
+            kv_cache_dtype=self._kv_cache_dtype,
         )  # fmt: skip
         return out
 
@@ -162,7 +169,8 @@ class KernelOps:
 
     def _new(self, *shape: int, dtype: Precision = "activation") -> Array:
         """Full of ones' bits, NaN in either dtype: whatever a kernel leaves out shows."""
-        out = np.empty(shape, np.float32 if dtype == "float32" else self._kv_cache.dtype)
+        is_float = dtype == "float32" or self._dtype == "float32"
+        out: Array = np.empty(shape, np.float32 if is_float else np.uint16)
         out.view(np.uint8)[...] = 0xFF
         return out
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from kv_codes import CodeDtype, read_back
 from models.step_arrays import StepArrays
 from op_arrays import Dtype, to_bfloat16, to_float
 
@@ -26,13 +27,17 @@ def rounded(x: npt.NDArray[Any], dtype: Dtype) -> Array:
 class NumpyOps:
     """Rounds to the activation dtype where an op hands it on; every sum is in float64.
 
-    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]
+    kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]; kv_cache_dtype: of 8 bits, through which
+    K and V go on their way into it.
     """
 
-    def __init__(self, step: StepArrays, kv_cache: Array, dtype: Dtype) -> None:
+    def __init__(
+        self, step: StepArrays, kv_cache: Array, dtype: Dtype, kv_cache_dtype: CodeDtype | None = None
+    ) -> None:
         self._step = step
         self._kv_cache = kv_cache
         self._dtype = dtype
+        self._kv_cache_dtype = kv_cache_dtype
 
     def embedding(
         self,
@@ -88,8 +93,8 @@ class NumpyOps:
             q, k = rotated(q, rope[self._step.positions]), rotated(k, rope[self._step.positions])
         cache = self._kv_cache[:, layer]
         block, offset = np.divmod(self._step.slot_mapping, cache.shape[3])
-        cache[block, 0, :, offset] = rounded(k, self._dtype)
-        cache[block, 1, :, offset] = rounded(v, self._dtype)
+        cache[block, 0, :, offset] = self._kept(k)
+        cache[block, 1, :, offset] = self._kept(v)
         out = np.empty_like(q)
         starts = self._step.query_start
         for s, length in enumerate(self._step.context_lens):
@@ -122,6 +127,11 @@ class NumpyOps:
 
     def rows(self, x: Array, sample_rows: Literal["sample_rows"]) -> Array:
         return x[self._step.sample_rows]
+
+    def _kept(self, x: Array) -> Array:
+        if self._kv_cache_dtype is None:
+            return rounded(x, self._dtype)
+        return read_back(x, self._kv_cache_dtype, self._dtype).astype(np.float64)
 
     def _out(self, x: Array, precision: Precision) -> Array:
         return x if precision == "float32" else rounded(x, self._dtype)

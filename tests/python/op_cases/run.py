@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from kv_codes import CodeDtype, no_codes
 from models.step_arrays import Chunk, StepArrays, block_tables, step_arrays
 from op_arrays import Dtype
 
@@ -32,8 +33,11 @@ class Backend(Protocol):
 
 
 class NumpyBackend:
-    def __init__(self, dtype: Dtype) -> None:
+    """kv_cache_dtype: of K and V, if they go through 8 bits."""
+
+    def __init__(self, dtype: Dtype, kv_cache_dtype: CodeDtype | None = None) -> None:
         self.dtype: Dtype = dtype
+        self._kv_cache_dtype = kv_cache_dtype
 
     def weights(self, case: str) -> CaseWeights:
         return CaseWeights(case, self.dtype)
@@ -42,22 +46,27 @@ class NumpyBackend:
         return np.full(shape, np.nan)
 
     def ops(self, step: StepArrays, cache: Any) -> OpSet:
-        return NumpyOps(step, cache, self.dtype)
+        return NumpyOps(step, cache, self.dtype, self._kv_cache_dtype)
 
 
 class KernelBackend:
-    def __init__(self, device: _core.CpuDevice, dtype: Dtype) -> None:
+    def __init__(
+        self, device: _core.CpuDevice, dtype: Dtype, kv_cache_dtype: CodeDtype | Literal["auto"] = "auto"
+    ) -> None:
         self.dtype: Dtype = dtype
         self._device = device
+        self._kv_cache_dtype: CodeDtype | Literal["auto"] = kv_cache_dtype
 
     def weights(self, case: str) -> CaseWeights:
         return KernelWeights(case, self.dtype, self._device)
 
     def cache(self, shape: tuple[int, ...]) -> Any:
+        if self._kv_cache_dtype != "auto":
+            return no_codes(*shape)
         return np.full(shape, 0x7FC0, np.uint16) if self.dtype == "bfloat16" else np.full(shape, np.nan, np.float32)
 
     def ops(self, step: StepArrays, cache: Any) -> OpSet:
-        return KernelOps(self._device, step, cache)
+        return KernelOps(self._device, step, cache, self.dtype, self._kv_cache_dtype)
 
 
 def run(

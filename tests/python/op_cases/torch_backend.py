@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from kv_codes import CodeDtype
 from models.step_arrays import StepArrays
 from op_arrays import Dtype
 
@@ -30,8 +31,9 @@ class TorchWeights(CaseWeights):
 
 
 class TorchBackend:
-    def __init__(self, dtype: Dtype) -> None:
+    def __init__(self, dtype: Dtype, kv_cache_dtype: CodeDtype | Literal["auto"] = "auto") -> None:
         self.dtype: Dtype = dtype
+        self._kv_cache_dtype: CodeDtype | Literal["auto"] = kv_cache_dtype
 
     def weights(self, case: str) -> CaseWeights:
         return TorchWeights(case, self.dtype)
@@ -40,4 +42,4 @@ class TorchBackend:
         return torch.full(shape, torch.nan, dtype=getattr(torch, self.dtype))
 
     def ops(self, step: StepArrays, cache: Any) -> OpSet:
-        return TorchOps(TorchBatch.of(step), cache)
+        return TorchOps(TorchBatch.of(step), cache, self._kv_cache_dtype)

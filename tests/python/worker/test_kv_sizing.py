@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -142,6 +143,19 @@ def test_float32_takes_twice_the_bytes() -> None:
     config = EngineConfig(model="m", dtype="float32", kv_cache_memory_bytes=10 * BLOCK_BYTES)
     assert num_kv_blocks(config, MODEL, 80, PLENTY) == 5
     assert host_blocks(1 << 40, swap_space=1, dtype="float32") == GIB // BLOCK_BYTES // 2
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8_e4m3", "fp8_e5m2", "int8"])
+def test_in_8_bits_a_key_or_value_takes_a_byte_for_each_number_and_four_more(dtype: str, kv_cache_dtype: str) -> None:
+    config = EngineConfig(model="m", dtype=dtype, kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=10 * 2560 + 2559)
+    block_bytes = 16 * 2 * 2 * 2 * (16 + 4)  # tokens, K and V, layers, heads
+    assert block_bytes == 2560
+    assert num_kv_blocks(config, MODEL, 100, PLENTY) == 10
+    swapping = EngineConfig(model="m", dtype=dtype, kv_cache_dtype=kv_cache_dtype, swap_space=7 * block_bytes / GIB)
+    assert num_host_blocks(swapping, MODEL, 100, 10, PLENTY) == 7
+    fitting = replace(config, max_model_len=-1, kv_cache_memory_bytes=5 * block_bytes)
+    assert fitted_max_model_len(fitting, MODEL, PLENTY) == 80
 
 
 def test_the_context_is_the_models_or_as_asked_for_and_no_longer() -> None:

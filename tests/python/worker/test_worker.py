@@ -62,6 +62,18 @@ def test_the_kv_cache_is_kept_in_the_dtype_of_the_model(model: Path, dtype: str,
     assert worker.kv_memory.array.dtype == worker.kv_memory.host_array.dtype == element
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("kv_cache_dtype", ["fp8_e4m3", "fp8_e5m2", "int8"])
+def test_the_kv_cache_may_be_kept_in_8_bits_whatever_computes(model: Path, kv_cache_dtype: str, dtype: str) -> None:
+    config = settings(model, dtype=dtype, kv_cache_dtype=kv_cache_dtype, swap_space=0.001)
+    worker = Worker(config)
+    assert worker.kv_memory.array.shape[-1] == 16 * (16 + 4)
+    assert worker.num_host_blocks == int(0.001 * 2**30) // worker.kv_memory.array[0].nbytes
+    logits = last_logits(worker, config, [PROMPT])
+    close = last_logits(Worker(settings(model, dtype=dtype)), settings(model, dtype=dtype), [PROMPT])
+    assert 0 < np.abs(logits - close).max() < 0.2 * np.abs(close).max()
+
+
 def test_the_device_is_as_asked_for(model: Path) -> None:
     worker = Worker(settings(model, num_threads=3))
     assert (worker.device.isa, worker.device.num_threads, worker.num_blocks) == ("scalar", 3, 20)

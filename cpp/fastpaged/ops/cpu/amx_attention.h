@@ -63,7 +63,11 @@ class AmxSpanAttention : private SpanAttention<BFloat16> {
   void run(Registers& registers, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
     gather_queries();
-    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score(registers, strip); });
+    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) {
+      widen_key_tiles(strip);
+      score(registers, strip);
+    });
+    widen_value_tiles(tiles);
     const KeyRange groups = groups_of(seen_by(first_row(), end_row()));
     AttentionRow at = problem_.row(work_, work_.row_begin + first_row());
     for (std::int64_t row = first_row(); row < end_row(); ++row, problem_.advance(work_, at)) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "fastpaged/ops/cpu/attention_work.h"
 #include "fastpaged/ops/kv_layout.h"
@@ -25,13 +26,21 @@ constexpr KeyRange tiles_of(KeyRange keys) {
 }
 
 // Where tiles of a span lie, each in the order of KVLayout, and beside each the tile that is read somewhat later: as
-// one is read, line by line, the other is fetched from memory.
-template <typename A>
+// one is read, line by line, the other is fetched from memory. T: A, or std::uint8_t for runs of codes.
+template <typename T>
 struct SpanTiles {
-  const A* keys[kTilesPerSpan];
-  const A* values[kTilesPerSpan];
-  const A* after_keys[kTilesPerSpan];
-  const A* after_values[kTilesPerSpan];
+  const T* keys[kTilesPerSpan];
+  const T* values[kTilesPerSpan];
+  const T* after_keys[kTilesPerSpan];
+  const T* after_values[kTilesPerSpan];
+};
+
+// A key and a value of a cache of codes that is not tiled.
+struct CodeRow {
+  const std::uint8_t* key;
+  const std::uint8_t* value;
+  float key_scale;
+  float value_scale;
 };
 
 // One query of one head.
@@ -56,10 +65,16 @@ template <typename A>
 class AttentionProblem {
  public:
   explicit AttentionProblem(const PagedAttentionParams& params)  // REQUIRES: valid params in A; they outlive this
-      : params_(params), cache_(params.kv_cache), group_size_(params.q.shape[1] / cache_.num_kv_heads()) {}
+      : params_(params),
+        cache_(params.kv_cache),
+        codes_(params.kv_cache),
+        has_codes_(is_kv_code(params.kv_cache.dtype)),
+        group_size_(params.q.shape[1] / cache_.num_kv_heads()) {}
 
   [[nodiscard]] const PagedAttentionParams& params() const { return params_; }
-  [[nodiscard]] const KVLayout<A>& cache() const { return cache_; }
+  [[nodiscard]] const KVOrder<A>& order() const { return cache_; }
+  [[nodiscard]] bool has_codes() const { return has_codes_; }
+  [[nodiscard]] const KVCodeLayout<A>& codes() const { return codes_; }  // REQUIRES: has_codes
   [[nodiscard]] std::int64_t head_dim() const { return params_.q.shape[2]; }
 
   [[nodiscard]] std::int64_t partial_size() const { return partial_size_of(head_dim()); }
@@ -108,19 +123,28 @@ class AttentionProblem {
     return params_.out.row<A>(row.token) + row.query_head * head_dim();
   }
 
-  // Where tiles [begin, end) of the span lie in the cache. REQUIRES: a tiled cache; each tile has a key that is seen.
-  void locate_tiles(const AttentionWork& work, std::int64_t span, KeyRange tiles, SpanTiles<A>& found) const {
+  // Of T: see SpanTiles.
+  template <typename T>
+  [[nodiscard]] std::int64_t tile_size() const {
+    return std::is_same_v<T, A> ? kKeyTile * head_dim() : codes_.run_bytes();
+  }
+
+  // Where tiles [begin, end) of the span lie in the cache. REQUIRES: a tiled cache, of T; each tile has a key that is
+  // seen.
+  template <typename T>
+  void locate_tiles(const AttentionWork& work, std::int64_t span, KeyRange tiles, SpanTiles<T>& found) const {
     const auto* blocks = params_.block_tables.row<const std::int32_t>(work.sequence);
     const std::int64_t per_block = cache_.block_size() / kKeyTile;
+    const std::int64_t size = tile_size<T>();
     const std::int64_t first = span * kTilesPerSpan + tiles.begin;
     std::int64_t block = first / per_block;
     std::int64_t in_block = first - block * per_block;
     for (std::int64_t tile = tiles.begin; tile < tiles.end;) {
-      const A* keys = cache_.keys(blocks[block], work.kv_head);
-      const A* values = cache_.values(blocks[block], work.kv_head);
+      const T* keys = layout<T>().keys(blocks[block], work.kv_head);
+      const T* values = layout<T>().values(blocks[block], work.kv_head);
       for (; in_block < per_block && tile < tiles.end; ++in_block, ++tile) {
-        found.keys[tile] = keys + in_block * kKeyTile * head_dim();
-        found.values[tile] = values + in_block * kKeyTile * head_dim();
+        found.keys[tile] = keys + in_block * size;
+        found.values[tile] = values + in_block * size;
       }
       in_block = 0;
       ++block;
@@ -135,10 +159,31 @@ class AttentionProblem {
     key = cache_.keys(id, work.kv_head) + slot * head_dim();
     value = cache_.values(id, work.kv_head) + slot * head_dim();
   }
+  // The same of codes.
+  [[nodiscard]] CodeRow locate_codes(const AttentionWork& work, std::int64_t block, std::int64_t slot) const {
+    const std::int64_t id = params_.block_tables.row<const std::int32_t>(work.sequence)[block];
+    const std::uint8_t* const keys = codes_.keys(id, work.kv_head);
+    const std::uint8_t* const values = codes_.values(id, work.kv_head);
+    return {.key = keys + codes_.key_code(slot, 0),
+            .value = values + codes_.value_code(slot, 0),
+            .key_scale = *reinterpret_cast<const float*>(keys + codes_.scale(slot)),
+            .value_scale = *reinterpret_cast<const float*>(values + codes_.scale(slot))};
+  }
 
  private:
+  template <typename T>
+  [[nodiscard]] const auto& layout() const {
+    if constexpr (std::is_same_v<T, A>) {
+      return cache_;
+    } else {
+      return codes_;
+    }
+  }
+
   const PagedAttentionParams& params_;
-  KVLayout<A> cache_;
+  KVLayout<A> cache_;      // of A,
+  KVCodeLayout<A> codes_;  // or of codes
+  bool has_codes_;
   std::int64_t group_size_;
 };
 

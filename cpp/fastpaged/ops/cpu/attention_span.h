@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "fastpaged/ops/cpu/attention_codes.h"
 #include "fastpaged/ops/cpu/attention_problem.h"
 #include "fastpaged/ops/cpu/attention_scores.h"
 #include "fastpaged/ops/cpu/attention_softmax.h"
@@ -35,10 +36,13 @@ struct AttentionScratch {
   KeyRange seen[kRowsPerWork];
   SpanTiles<A> tiles;
   TileFetcher<A> fetcher;
+  SpanTiles<std::uint8_t> codes;
+  TileFetcher<std::uint8_t> code_fetcher;
   // Partials of the rows of one work item: of all spans so far, and of the next one.
   alignas(64) float total[kRowsPerWork * kMaxPartialSize];
   alignas(64) float next[kRowsPerWork * kMaxPartialSize];
-  GatheredTiles<A> gathered;
+  GatheredTiles<A> gathered;  // or widened, of codes
+  WidenedRows<A> rows;
 };
 
 template <typename A>
@@ -93,20 +97,27 @@ class SpanAttention {
   // partials: one per row of the work. Those of rows that see no key are left alone. next: what is run after this.
   void run(Registers& /*registers*/, float* partials, SpanPlace next) {
     const KeyRange tiles = find_tiles(next);
-    loops_fetch_ = end_row_ - first_row_ <= kRowsThatFetch && problem_.cache().is_tiled();
-    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) { score_strip(strip); });
+    loops_fetch_ = end_row_ - first_row_ <= kRowsThatFetch && problem_.order().is_tiled() && !problem_.has_codes();
+    for_each_strip(tiles, kStripTiles, [&](KeyRange strip) {
+      widen_key_tiles(strip);
+      score_strip(strip);
+    });
     for (std::int64_t row = first_row_; row < end_row_; row += kSoftRows) {
       soften_rows(partials, row, std::min(row + kSoftRows, end_row_));
     }
-    for_each_strip(tiles, end_row_ - first_row_ <= kFewRows ? kStripTiles : kTilesPerSpan,
-                   [&](KeyRange strip) { mix_strip(partials, strip); });
+    for_each_strip(tiles, end_row_ - first_row_ <= kFewRows ? kStripTiles : kTilesPerSpan, [&](KeyRange strip) {
+      widen_value_tiles(strip);
+      mix_strip(partials, strip);
+    });
   }
 
  protected:
   KeyRange find_tiles(SpanPlace next) {
     const KeyRange keys = problem_.keys_of_work(work_, span_);
     const KeyRange tiles = tiles_of(keys);
-    if (problem_.cache().is_tiled()) {
+    if (problem_.has_codes()) {
+      find_codes(next, keys);
+    } else if (problem_.order().is_tiled()) {
       problem_.locate_tiles(work_, span_, tiles, scratch_.tiles);
       scratch_.fetcher.begin_span(problem_, {&work_, span_}, tiles, next, scratch_.tiles);
     } else {
@@ -115,11 +126,40 @@ class SpanAttention {
     return tiles;
   }
 
+  // Tiles of codes are widened strip by strip, into the same room, so that it stays in the fastest cache.
+  void find_codes(SpanPlace next, KeyRange keys) {
+    if (problem_.order().is_tiled()) {
+      problem_.locate_tiles(work_, span_, tiles_of(keys), scratch_.codes);
+      scratch_.code_fetcher.begin_span(problem_, {&work_, span_}, tiles_of(keys), next, scratch_.codes);
+    } else {
+      gather_code_tiles(problem_, work_, span_, keys, scratch_.rows, scratch_.gathered, scratch_.tiles);
+    }
+  }
+  [[nodiscard]] bool widens_tiles() const { return problem_.has_codes() && problem_.order().is_tiled(); }
+  void widen_key_tiles(KeyRange strip) {
+    A* to = scratch_.gathered.keys;
+    for (std::int64_t tile = strip.begin; widens_tiles() && tile < strip.end; ++tile) {
+      scratch_.tiles.keys[tile] = to;
+      code_wideners<A>(problem_.codes().dtype())
+          .keys(scratch_.codes.keys[tile], scratch_.codes.after_keys[tile], problem_.head_dim(), to);
+      to += kKeyTile * problem_.head_dim();
+    }
+  }
+  void widen_value_tiles(KeyRange strip) {
+    A* to = scratch_.gathered.values;
+    for (std::int64_t tile = strip.begin; widens_tiles() && tile < strip.end; ++tile) {
+      scratch_.tiles.values[tile] = to;
+      code_wideners<A>(problem_.codes().dtype())
+          .values(scratch_.codes.values[tile], scratch_.codes.after_values[tile], problem_.head_dim(), to);
+      to += kKeyTile * problem_.head_dim();
+    }
+  }
+
   template <typename Fn>
   void for_each_strip(KeyRange tiles, std::int64_t size, const Fn& fn) {
     for (std::int64_t tile = tiles.begin; tile < tiles.end; tile += size) {
       const KeyRange strip{tile, std::min(tiles.end, tile + size)};
-      if (!loops_fetch_) {
+      if (!loops_fetch_ && !problem_.has_codes()) {
         scratch_.fetcher.fetch(strip.end - strip.begin);
       }
       fn(strip);

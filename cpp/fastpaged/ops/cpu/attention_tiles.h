@@ -55,13 +55,14 @@ static void gather_values(const A* const (&rows)[kKeyTile], std::int64_t head_di
   }
 }
 
-// The tiles of a span that the keys lie in, for a cache that is not tiled.
-template <typename A>
-static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span,
-                         KeyRange keys, GatheredTiles<A>& room, SpanTiles<A>& found) {
+// The tiles of a span that the keys lie in, for a cache that is not tiled. locate(block, slot, in_tile, key, value)
+// finds the key and value at a slot of the sequence's block number `block`.
+template <typename A, typename Locate>
+static void gather_rows(const AttentionProblem<A>& problem, std::int64_t span, KeyRange keys, GatheredTiles<A>& room,
+                        SpanTiles<A>& found, const Locate& locate) {
   const KeyRange tiles = tiles_of(keys);
   const std::int64_t tile_size = kKeyTile * problem.head_dim();
-  const std::int64_t block_size = problem.cache().block_size();
+  const std::int64_t block_size = problem.order().block_size();
   std::int64_t block = (span * kSpan + keys.begin) / block_size;
   std::int64_t in_block = (span * kSpan + keys.begin) % block_size;
   for (std::int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -71,7 +72,7 @@ static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork
       const std::int64_t key = tile * kKeyTile + slot;
       key_rows[slot] = value_rows[slot] = room.nothing;
       if (key >= keys.begin && key < keys.end) {
-        problem.locate_row(work, block, in_block, key_rows[slot], value_rows[slot]);
+        locate(block, in_block, slot, key_rows[slot], value_rows[slot]);
         if (++in_block == block_size) {
           in_block = 0;
           ++block;
@@ -83,6 +84,15 @@ static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork
     found.keys[tile] = room.keys + tile * tile_size;
     found.values[tile] = room.values + tile * tile_size;
   }
+}
+
+template <typename A>
+static void gather_tiles(const AttentionProblem<A>& problem, const AttentionWork& work, std::int64_t span,
+                         KeyRange keys, GatheredTiles<A>& room, SpanTiles<A>& found) {
+  gather_rows(problem, span, keys, room, found,
+              [&](std::int64_t block, std::int64_t slot, std::int64_t /*in_tile*/, const A*& key, const A*& value) {
+                problem.locate_row(work, block, slot, key, value);
+              });
 }
 
 }  // namespace fastpaged::cpu::FASTPAGED_VECTOR_ISA

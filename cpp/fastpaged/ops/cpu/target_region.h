@@ -7,8 +7,8 @@
 #pragma once
 
 // What the tables need; CpuFeatures::avx2_fma and avx512_bf16 say whether this CPU has it.
-#define FASTPAGED_AVX2_FEATURES "avx2,fma"
-#define FASTPAGED_AVX512_FEATURES "avx2,fma,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
+#define FASTPAGED_AVX2_FEATURES "avx2,fma,f16c"
+#define FASTPAGED_AVX512_FEATURES "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16"
 
 #define FASTPAGED_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)

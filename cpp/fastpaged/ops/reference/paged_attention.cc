@@ -4,25 +4,15 @@
 #include <vector>
 
 #include "fastpaged/ops/element.h"
-#include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/reference/exp.h"
 #include "fastpaged/ops/reference/for_each_tile.h"
+#include "fastpaged/ops/reference/kv_access.h"
 #include "fastpaged/ops/reference/ops.h"
 #include "fastpaged/ops/reference/tanh.h"
 #include "fastpaged/ops/validate.h"
 
 namespace fastpaged::reference {
 namespace {
-
-// The query with the key at a slot of the piece.
-template <typename A>
-float dot(const KVLayout<A>& cache, const A* q, const A* keys, std::int64_t slot) {
-  float sum = 0.0F;
-  for (std::int64_t i = 0; i < cache.head_dim(); ++i) {
-    sum += to_float(q[i]) * to_float(keys[cache.key_element(slot, i)]);
-  }
-  return sum;
-}
 
 // distance: of the key's position from the query's, <= 0.
 float score_of(const PagedAttentionParams& params, float product, std::int64_t head, std::int64_t distance) {
@@ -37,8 +27,8 @@ float score_of(const PagedAttentionParams& params, float product, std::int64_t h
 }
 
 // One query head at `position`, over the keys it sees. blocks: the sequence's row of the block tables.
-template <typename A>
-void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const std::int32_t* blocks, std::int64_t t,
+template <typename A, typename Cache>
+void attend(const PagedAttentionParams& params, const Cache& cache, const std::int32_t* blocks, std::int64_t t,
             std::int64_t head, std::int64_t position) {
   const std::int64_t head_dim = params.q.shape[2];
   const std::int64_t kv_head = head / (params.q.shape[1] / cache.num_kv_heads());
@@ -49,8 +39,11 @@ void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const 
   weights.resize(static_cast<std::size_t>(position - first + 1));
   float largest = -std::numeric_limits<float>::infinity();
   for (std::int64_t j = first; j <= position; ++j) {
-    const A* keys = cache.keys(blocks[j / cache.block_size()], kv_head);
-    const float product = dot(cache, q, keys, j % cache.block_size());
+    const std::int64_t block = blocks[j / cache.block_size()];
+    float product = 0.0F;
+    for (std::int64_t i = 0; i < head_dim; ++i) {
+      product += to_float(q[i]) * cache.key(block, kv_head, j % cache.block_size(), i);
+    }
     weights[j - first] = score_of(params, product, head, j - position);
     largest = std::max(largest, weights[j - first]);
   }
@@ -59,10 +52,10 @@ void attend(const PagedAttentionParams& params, const KVLayout<A>& cache, const 
   std::array<float, kMaxHeadDim> mix{};
   for (std::int64_t j = first; j <= position; ++j) {
     const float weight = exp(weights[j - first] - largest);
-    const A* values = cache.values(blocks[j / cache.block_size()], kv_head);
+    const std::int64_t block = blocks[j / cache.block_size()];
     sum += weight;
     for (std::int64_t i = 0; i < head_dim; ++i) {
-      mix[i] += weight * to_float(values[cache.value_element(j % cache.block_size(), i)]);
+      mix[i] += weight * cache.value(block, kv_head, j % cache.block_size(), i);
     }
   }
   A* out = params.out.row<A>(t) + head * head_dim;
@@ -78,13 +71,12 @@ void paged_attention(const PagedAttentionParams& params, ThreadPool& pool) {
   const auto* query_start = params.query_start.ptr<const std::int32_t>();
   const auto* context_lens = params.context_lens.ptr<const std::int32_t>();
   const std::int32_t* query_end = query_start + params.query_start.shape[0];
-  with_element(params.q.dtype, [&](auto element) {
-    const KVLayout<decltype(element)> cache(params.kv_cache);
+  with_kv_access(params.kv_cache, params.q.dtype, [&](const auto& cache, auto element) {
     for_each_tile(pool, params.q.shape[0], [&](std::int64_t t) {
       const std::int64_t s = std::upper_bound(query_start, query_end, t) - query_start - 1;
       const std::int64_t position = context_lens[s] - (query_start[s + 1] - t);
       for (std::int64_t head = 0; head < params.q.shape[1]; ++head) {
-        attend(params, cache, params.block_tables.row<const std::int32_t>(s), t, head, position);
+        attend<decltype(element)>(params, cache, params.block_tables.row<const std::int32_t>(s), t, head, position);
       }
     });
   });

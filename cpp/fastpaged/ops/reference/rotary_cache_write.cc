@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "fastpaged/ops/element.h"
-#include "fastpaged/ops/kv_layout.h"
 #include "fastpaged/ops/reference/for_each_tile.h"
+#include "fastpaged/ops/reference/kv_access.h"
 #include "fastpaged/ops/reference/ops.h"
 #include "fastpaged/ops/row_tiles.h"
 #include "fastpaged/ops/validate.h"
@@ -43,10 +43,10 @@ void rotate(float* head, const HeadChange& change) {
   }
 }
 
-// put(d, x): element d becomes x.
-template <typename Put>
-void write_head(const float* from, const HeadChange& change, std::int64_t head_dim, const Put& put) {
-  std::array<float, kMaxHeadDim> head;
+using Head = std::array<float, kMaxHeadDim>;
+
+Head changed_head(const float* from, const HeadChange& change, std::int64_t head_dim) {
+  Head head{};
   std::copy_n(from, head_dim, head.begin());
   if (change.norm != nullptr) {
     normalize(head.data(), change, head_dim);
@@ -54,13 +54,11 @@ void write_head(const float* from, const HeadChange& change, std::int64_t head_d
   if (change.cos_sin != nullptr) {
     rotate(head.data(), change);
   }
-  for (std::int64_t d = 0; d < head_dim; ++d) {
-    put(d, head[d]);
-  }
+  return head;
 }
 
-template <typename A>
-void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache, std::int64_t t) {
+template <typename A, typename Cache>
+void write_token(const RotaryCacheWriteParams& params, const Cache& cache, std::int64_t t) {
   const std::int64_t num_heads = params.q.shape[1];
   const std::int64_t head_dim = params.q.shape[2];
   const std::int64_t slot = params.slot_mapping.ptr<const std::int32_t>()[t];
@@ -74,19 +72,15 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache,
   const auto* from = params.qkv.row<const float>(t);
   for (std::int64_t head = 0; head < num_heads; ++head, from += head_dim) {
     A* const q = params.q.row<A>(t) + head * head_dim;
-    write_head(from, change, head_dim, [&](std::int64_t d, float x) { q[d] = rounded_to<A>(x); });
+    const Head changed = changed_head(from, change, head_dim);
+    std::transform(changed.begin(), changed.begin() + head_dim, q, rounded_to<A>);
   }
   change.norm = params.k_norm.ptr<const float>();
   for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
-    A* const keys = cache.keys(block, head);
-    write_head(from, change, head_dim,
-               [&](std::int64_t d, float x) { keys[cache.key_element(offset, d)] = rounded_to<A>(x); });
+    cache.write_key(block, head, offset, changed_head(from, change, head_dim).data());
   }
   for (std::int64_t head = 0; head < cache.num_kv_heads(); ++head, from += head_dim) {
-    A* const values = cache.values(block, head);
-    for (std::int64_t d = 0; d < head_dim; ++d) {
-      values[cache.value_element(offset, d)] = rounded_to<A>(from[d]);
-    }
+    cache.write_value(block, head, offset, from);
   }
 }
 
@@ -95,11 +89,10 @@ void write_token(const RotaryCacheWriteParams& params, const KVLayout<A>& cache,
 void rotary_cache_write(const RotaryCacheWriteParams& params, ThreadPool& pool) {
   validate(params);
   const RowTiles tiles = RowTiles::of_size(params.qkv.shape[0], params.qkv.shape[1]);
-  with_element(params.q.dtype, [&](auto element) {
-    const KVLayout<decltype(element)> cache(params.kv_cache);
+  with_kv_access(params.kv_cache, params.q.dtype, [&](const auto& cache, auto element) {
     for_each_tile(pool, tiles.count(), [&](std::int64_t tile) {
       for (std::int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
-        write_token(params, cache, t);
+        write_token<decltype(element)>(params, cache, t);
       }
     });
   });

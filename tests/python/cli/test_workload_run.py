@@ -13,8 +13,8 @@ from engine.fakes import toy_engine
 from fastpaged.cli.bench import percentile
 from fastpaged.cli.kernel_table import ABOVE_LIMIT
 from fastpaged.cli.profile_table import profile_table
-from fastpaged.cli.replay import replay
 from fastpaged.cli.workload import WorkloadRequest, read_workload
+from fastpaged.cli.workload_run import replay
 from fastpaged.errors import InvalidRequestError
 
 
