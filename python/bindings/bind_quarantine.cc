@@ -30,6 +30,7 @@ void bind_quarantine(py::module_& m, py::class_<Scheduler>& scheduler) {
       .def_readonly("failed", &Quarantine::failed)
       .def_property_readonly("events", [](const Quarantine& quarantine) { return StepEvents{quarantine.events}; });
   scheduler.def("quarantine", &Scheduler::quarantine)
+      .def("check_references", &Scheduler::check_references)
       .def_property_readonly("num_quarantined_blocks", &Scheduler::num_quarantined_blocks)
       .def("_give_back_too_early", &give_back_too_early, py::arg("group_id"));
 }

@@ -389,6 +389,8 @@ class Scheduler:
     def _give_back_too_early(self, group_id: int) -> None:
         """For tests: breaks an invariant. The request's last block is given back, and it goes on listing it."""
     def check_invariants(self) -> None: ...
+    def check_references(self) -> None:
+        """The part of it that costs no more than a glance at every block: who holds it, and what its count says."""
 
 class BatchBuilder:
     def __init__(self, scheduler: Scheduler) -> None: ...

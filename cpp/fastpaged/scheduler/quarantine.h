@@ -12,7 +12,7 @@
 //                        that hold blocks): cheap enough for each step. Who gives back too much or too little is
 //                        found before anything more is handed out.
 //   check_references()   each block's count against the tables and pins that list it, the free lists, the queues:
-//                        O(blocks + entries), no hashing. The engine looks with check_invariants() when idle. Throws
+//                        O(blocks + entries), no hashing. The engine looks once a second, between steps. Throws
 //                        InvariantError. Finds also what adds up by chance: one block counted too low, another too
 //                        high.
 //   check_invariants()   everything, the tokens of what is cached too: for tests.

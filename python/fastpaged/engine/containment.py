@@ -41,16 +41,18 @@ class Containment:
         )
         return done
 
-    def look_when_idle(self) -> None:
-        """Checks every invariant, now and then. For when nothing is to be done: it may take milliseconds."""
+    def look(self) -> list[int]:
+        """Whom the scheduler has failed because references to blocks did not add up: looked for now and then, so that
+        what nobody trips over does not stay. REQUIRES: no plan is being carried out."""
         now = self._clock()
         if self._looked_at is not None and now - self._looked_at < _LOOK_EVERY_NS:
-            return
+            return []
         self._looked_at = now
         try:
-            self._scheduler.check_invariants()
+            self._scheduler.check_references()
         except RuntimeError as error:
             try:
-                self.contain(error)
+                return self.contain(error).failed
             except RuntimeError:
                 logging.getLogger(__name__).exception("an invariant is broken, and it cannot be found where")
+        return []

@@ -156,10 +156,9 @@ class LLMEngine:
             if self.overlaps_steps and self.scheduler.has_unfinished():
                 broken = broken + self._start_next()
             outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
-            if not self.scheduler.has_unfinished():
-                self._containment.look_when_idle()
-            if self._in_flight is not None:
-                self.preemptions.note_return()
+            if self._in_flight is None:
+                return outputs + self._outputs.fail(self._containment.look())
+            self.preemptions.note_return()
             return outputs
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:

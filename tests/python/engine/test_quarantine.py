@@ -122,20 +122,20 @@ def test_an_error_that_is_not_the_schedulers_own_is_raised(monkeypatch: pytest.M
     assert engine.scheduler.num_quarantined_blocks == 0
 
 
-def test_an_idle_engine_looks_for_broken_invariants_at_most_once_a_second(
+def test_an_engine_looks_for_broken_references_at_most_once_a_second(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = toy_engine()
     now = [0]
     monkeypatch.setattr(engine, "_clock", lambda: now[0])
     looks = []
-    check = engine._containment._scheduler.check_invariants
+    check = engine._containment._scheduler.check_references
 
     class Watched:
         def __getattr__(self, name: str) -> Any:
             return getattr(engine.scheduler, name)
 
-        def check_invariants(self) -> None:
+        def check_references(self) -> None:
             looks.append(now[0])
             check()
 
@@ -153,3 +153,18 @@ def test_an_idle_engine_looks_for_broken_invariants_at_most_once_a_second(
         outputs = run(engine)
     assert_answered(outputs, "b", "c")
     assert "found one of its blocks free" in caplog.text
+
+
+def test_what_nobody_trips_over_is_found_within_a_second_while_requests_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = toy_engine()
+    now = [0]
+    monkeypatch.setattr(engine, "_clock", lambda: now[0])
+    add_all(engine)
+    engine.step()
+    engine.step()
+    engine.scheduler._give_back_too_early(1)
+    now[0] = 10**9
+    (failed,) = [output for output in engine.step() if output.finished]  # in a step in which nobody needs a block
+    assert (failed.request_id, failed.outputs[0].finish_reason) == ("b", "error")
+    engine.scheduler.check_invariants()
+    assert_answered(run(engine), "a", "c")

@@ -22,7 +22,7 @@ from fastpaged.simulator.replay import replay
 # What changes nothing, and so is not written.
 READS = {
     "cached_blocks", "cached_free_blocks", "cached_free_host_blocks", "num_cached_host_blocks",
-    "check_invariants", "free_blocks", "free_host_blocks", "has_unfinished",
+    "check_invariants", "check_references", "free_blocks", "free_host_blocks", "has_unfinished",
     "num_blocks", "num_free_blocks", "num_free_host_blocks", "num_held_blocks", "num_host_blocks", "num_logical_blocks",
     "max_cache_events", "num_preemptions", "num_quarantined_blocks", "num_running", "num_swapped", "num_waiting",
     "pins", "request_cost", "sequences", "slot_splits", "snapshot", "stats", "take_cache_events",
