@@ -163,8 +163,13 @@ def test_what_nobody_trips_over_is_found_within_a_second_while_requests_run(monk
     engine.step()
     engine.step()
     engine.scheduler._give_back_too_early(1)
+    wanted = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    engine.add_request("late", {"prompt_token_ids": [87, 88, 89]}, wanted)  # gets that block: now it is in two tables
     now[0] = 10**9
-    (failed,) = [output for output in engine.step() if output.finished]  # in a step in which nobody needs a block
-    assert (failed.request_id, failed.outputs[0].finish_reason) == ("b", "error")
+    failed = [output for output in engine.step() if output.finished]
+    assert [(output.request_id, output.outputs[0].finish_reason) for output in failed] == [
+        ("b", "error"),
+        ("late", "error"),
+    ]
     engine.scheduler.check_invariants()
     assert_answered(run(engine), "a", "c")
