@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from preemption_cost import CountingExecutor, PreemptionCost, check_bytes_between_tiers
@@ -104,6 +105,17 @@ def make_forked_requests(
             params = replace(params, use_beam_search=True, n=4, stop_token_ids=stops)
         made[i] = Request(request.prompt, params)
     return made
+
+
+Case = tuple[str, str]  # isa, kv_cache_dtype
+
+
+def base_config(model: Path, case: Case) -> EngineConfig:
+    """A small engine with room for all, and no prefix cache: what the variants change."""
+    return EngineConfig(
+        model=str(model), isa=case[0], kv_cache_dtype=case[1], max_model_len=400, block_size=16, num_blocks=320,
+        max_num_seqs=32, max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
+    )  # fmt: skip
 
 
 def variants(

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from exactness import (
     Answer,
+    Case,
     Outcome,
     Request,
     Variant,
+    base_config,
     by_force,
     first_difference,
     make_forked_requests,
@@ -28,25 +30,16 @@ from isas import needs
 from tiny_model import write_tiny_llama
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig
 
 NUM_REQUESTS = 32
 MODES = ("swap", "recompute")
 NUM_VARIANTS = 16
 
-Case = tuple[str, str]  # isa, kv_cache_dtype
 # The best table is a parameter of its own: its matrix in 8 bits is run whichever it is.
 CASES = [
     *(pytest.param((isa, "auto"), marks=needs(isa), id=isa) for isa in _core.known_isas()),
     *(pytest.param((_core.default_isa(), dtype), id=f"best-{dtype}") for dtype in ("int8", "fp8_e4m3")),
 ]
-
-
-def base_config(model: Path, case: Case) -> EngineConfig:
-    return EngineConfig(
-        model=str(model), isa=case[0], kv_cache_dtype=case[1], max_model_len=400, block_size=16, num_blocks=320,
-        max_num_seqs=32, max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

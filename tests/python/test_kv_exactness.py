@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from exactness import (
     Answer,
+    Case,
     Request,
     Variant,
+    base_config,
     by_force,
     first_difference,
     make_forked_requests,
@@ -27,7 +29,6 @@ from isas import EVERY_ISA, needs
 from tiny_model import write_tiny_llama
 
 from fastpaged import _core
-from fastpaged.config import EngineConfig
 
 MODES = ("swap", "recompute")
 # Every other table in the two that are recommended; the third differs by what its codes are worth alone.
@@ -43,15 +44,6 @@ CASES = [
 ]
 # Of the ways to run them: where slots lie otherwise, or are written and read in other steps.
 CHOSEN = ("together again, poisoned", "staggered", "token budget 33", "blocks of 1", "blocks of 128", "1 threads")
-
-Case = tuple[str, str]
-
-
-def base_config(model: Path, case: Case) -> EngineConfig:
-    return EngineConfig(
-        model=str(model), isa=case[0], kv_cache_dtype=case[1], max_model_len=400, block_size=16, num_blocks=200,
-        max_num_seqs=32, max_num_batched_tokens=512, num_threads=2, enable_prefix_caching=False,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
