@@ -96,7 +96,7 @@ def run(model: str, blocks: int, asked: Sequence[Asked], record: str | None) -> 
     engine = LLMEngine(config)
     begin = engine.now_ns()
     clock = CpuClock(begin)
-    engine._clock = clock  # beside the clock of the recording's header, which it goes on from
+    engine.clock.source = clock  # beside the clock of the recording's header, which it goes on from
     coming = list(enumerate(asked))
     while coming or engine.has_unfinished_requests():
         if not engine.has_unfinished_requests():

@@ -110,7 +110,7 @@ def soak_engine(record: str | None = None) -> LLMEngine:
     )
     engine = LLMEngine.with_parts(config, TableWorker(), ToyTokenizer())  # type: ignore[arg-type]
     ticks = iter(range(engine.now_ns(), sys.maxsize, TICK))  # from where a recording has begun
-    engine._clock = lambda: next(ticks)
+    engine.clock.source = lambda: next(ticks)
     return engine
 
 

@@ -68,6 +68,20 @@ def test_an_async_engine_that_is_shut_down_has_freed_its_memory_though_somebody_
         gc.enable()
 
 
+def test_a_closed_engine_and_its_tables_are_gone_with_its_last_name(tiny_llama: Path) -> None:
+    """A circle would keep them until the garbage collector comes by."""
+    llm = LLM(str(tiny_llama), **SETTINGS)
+    llm.generate(PROMPTS, PARAMS)
+    left = [weakref.ref(part) for part in (llm.engine, llm.engine.preemptions, llm.engine.worker, llm.engine.tokenizer)]
+    gc.disable()
+    try:
+        llm.close()
+        del llm
+        assert [part() for part in left] == [None] * 4
+    finally:
+        gc.enable()
+
+
 def test_two_engines_in_one_process_give_the_bits_they_give_alone(tiny_llama: Path) -> None:
     """One after the other, side by side in one thread, and in two threads at once."""
     with LLM(str(tiny_llama), **SETTINGS) as llm:

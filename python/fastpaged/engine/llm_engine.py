@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
+from fastpaged.engine.clock import Clock
 from fastpaged.engine.containment import Containment
 from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
@@ -94,13 +94,13 @@ class LLMEngine:
         self.worker = worker
         self.tokenizer = tokenizer
         self.default_sampling_params = SamplingParams()  # of requests that give none
-        self._clock = time.monotonic_ns  # of deadlines, of the scheduler, and of what steps take
-        self._recording = None if config.record is None else RecordingFile(config.record, self.now_ns)
+        self.clock = Clock()  # of deadlines, of the scheduler, and of what steps take
+        self._recording = None if config.record is None else RecordingFile(config.record, self.clock)
         self.scheduler = make_scheduler(config, worker, self._recording)
-        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.now_ns)
+        self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.clock)
         self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval, worker.block_bytes)
         by_cost = config.preemption_mode == "auto"
-        self.preemptions = Preemptions(self.scheduler, worker, self.now_ns, by_cost=by_cost)
+        self.preemptions = Preemptions(self.scheduler, worker, self.clock, by_cost=by_cost)
         self._admission = Admission(
             tokenizer,
             vocab_size=worker.model_config.vocab_size,
@@ -115,7 +115,7 @@ class LLMEngine:
         self._queue_limits = QueueLimits.of(config)
         self._next_group_id = 0
         self._num_seeds_drawn = 0
-        self._containment = Containment(self.scheduler, self._outputs.request_id, self.now_ns)
+        self._containment = Containment(self.scheduler, self._outputs.request_id, self.clock)
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
@@ -188,7 +188,7 @@ class LLMEngine:
         return []
 
     def _planned(self) -> _core.SchedulerOutput:
-        plan = self.scheduler.schedule(self._clock())
+        plan = self.scheduler.schedule(self.clock())
         self._outputs.note_plan(plan)
         if self.on_planned is not None:
             self.on_planned()
@@ -242,7 +242,7 @@ class LLMEngine:
 
     def now_ns(self) -> int:
         """By the clock of arrivals and deadlines, which any thread may read."""
-        return self._clock()
+        return self.clock()
 
     def queue_overflow(self, num_tokens: int) -> QueueOverflowError | None:
         """Why enqueue() would refuse a request with a prompt of so many tokens; None: it would not. Any thread may
@@ -270,7 +270,7 @@ class LLMEngine:
             else None
         )
         num_samples = 1 if params.use_beam_search else params.num_branches
-        terms, arrival = request.terms, self._clock() if arrival_ns is None else arrival_ns
+        terms, arrival = request.terms, self.clock() if arrival_ns is None else arrival_ns
         with self._exclusive, DeferredSignals():
             group_id = self._next_group_id
             self.scheduler.add(

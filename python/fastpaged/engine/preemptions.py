@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastpaged import _core
@@ -24,9 +25,13 @@ class Preemptions:
         """clock: nanoseconds. by_cost: preemption_mode is "auto"."""
         self._scheduler = scheduler
         self._block_bytes = worker.block_bytes
-        self._tells = by_cost and worker.num_host_blocks > 0
         self._clock = clock
-        self._meter = CostMeter(worker.seconds_per_block() if self._tells else (0.0, 0.0), self._tell)
+        tells = by_cost and worker.num_host_blocks > 0
+        self._meter = (
+            CostMeter(worker.seconds_per_block(), partial(_tell, scheduler))
+            if tells
+            else CostMeter((0.0, 0.0), _tell_nobody)
+        )
         self._log = PreemptionLog()
         self._begun = self._left = self._away = 0
 
@@ -73,12 +78,16 @@ class Preemptions:
         if self._away <= _MOST_AWAY * nanoseconds:  # else it may have been over long before the caller came
             self._meter.note_step(plan.num_tokens, plan.num_samples, nanoseconds)
 
-    def _tell(self, costs: PreemptionCosts) -> None:
-        if self._tells:
-            self._scheduler.set_costs(
-                _core.PreemptionCosts(
-                    seconds_per_token=costs.seconds_per_token,
-                    seconds_per_block_out=costs.seconds_per_block_out,
-                    seconds_per_block_in=costs.seconds_per_block_in,
-                )
-            )
+
+def _tell(scheduler: _core.Scheduler, costs: PreemptionCosts) -> None:
+    scheduler.set_costs(
+        _core.PreemptionCosts(
+            seconds_per_token=costs.seconds_per_token,
+            seconds_per_block_out=costs.seconds_per_block_out,
+            seconds_per_block_in=costs.seconds_per_block_in,
+        )
+    )
+
+
+def _tell_nobody(costs: PreemptionCosts) -> None:
+    pass

@@ -24,7 +24,7 @@ class FakeClock:
 def on_fake_clock(engine: LLMEngine) -> FakeClock:
     """The engine's clock from now on. A step of it takes no time: nothing is measured."""
     clock = FakeClock()
-    engine._clock = clock
+    engine.clock.source = clock
     return clock
 
 

@@ -127,7 +127,7 @@ def test_an_engine_looks_for_broken_references_at_most_once_a_second(
 ) -> None:
     engine = toy_engine()
     now = [0]
-    monkeypatch.setattr(engine, "_clock", lambda: now[0])
+    monkeypatch.setattr(engine.clock, "source", lambda: now[0])
     looks = []
     check = engine._containment._scheduler.check_references
 
@@ -158,7 +158,7 @@ def test_an_engine_looks_for_broken_references_at_most_once_a_second(
 def test_what_nobody_trips_over_is_found_within_a_second_while_requests_run(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = toy_engine()
     now = [0]
-    monkeypatch.setattr(engine, "_clock", lambda: now[0])
+    monkeypatch.setattr(engine.clock, "source", lambda: now[0])
     add_all(engine)
     engine.step()
     engine.step()

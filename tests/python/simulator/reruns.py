@@ -52,10 +52,10 @@ def run_on_virtual_clock(
     engine: LLMEngine, asked: Sequence[Asked], duration: Callable[[_core.SchedulerOutput], int]
 ) -> list[Decisions]:
     """What each plan decided. The engine records or not."""
-    now = begin = engine._clock()
+    now = begin = engine.clock()
     if engine._recording is not None:
         now = begin = engine._recording.start
-    engine._clock = lambda: now
+    engine.clock.source = lambda: now
     engine.preemptions.fix_costs(PreemptionCosts(1e-4, 2e-4, 3e-4))
     planned: list[Decisions] = []
     execute = engine._executor.run

@@ -41,7 +41,7 @@ def test_a_real_model_s_run_under_pressure_comes_out_again(
             **settings,
         )
     )
-    engine._clock = FakeClock(500)
+    engine.clock.source = FakeClock(500)
     drive(engine, seed=3, num_requests=50)
     engine.close()
     result = replay(str(path))

@@ -17,7 +17,7 @@ from fastpaged.simulator.replay import ReplayResult, replay
 
 def recorded_run(path: Path, seed: int, **changes: Any) -> None:
     engine = pressed_engine(path, **changes)
-    engine._clock = FakeClock()
+    engine.clock.source = FakeClock()
     drive(engine, seed)
     engine.close()
 
