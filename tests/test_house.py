@@ -47,19 +47,8 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core", "_core_machine", "_core_plan", "_core_snapshot"}),  # the others are stubs of the first
     frozenset(
-        {
-            "config",
-            "errors",
-            "absent_names",
-            "param_checks",
-            "start_up",
-            "sampling_params",
-            "beam_search_params",
-            "outputs",
-            "kv_snapshot",
-            "kv_events",
-            "progress",
-        }
+        "config errors absent_names param_checks start_up sampling_params beam_search_params "
+        "outputs kv_snapshot kv_events progress".split()
     ),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
@@ -68,7 +57,8 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"worker"}),
     frozenset({"executor"}),
     frozenset({"engine"}),
-    frozenset({"llm", "simulator"}),
+    frozenset({"llm", "simulator", "client"}),
+    frozenset({"server"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 # Package -> how the modules that may import it are named: what not every installation has, and what only checks ours.
@@ -77,6 +67,7 @@ HOMES_OF_PACKAGES: Mapping[str, tuple[str, ...]] = {
     "transformers": ("torch_", "transformers_"),
     "safetensors": ("torch_",),
     "gguf": ("torch_",),
+    "opentelemetry": ("otel_",),
 }
 
 # Calls that make a container, and methods that change one.

@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         collect_env,
         generate,
         replay_recording,
+        serve,
         top,
     )
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     generate.add_parser(commands)
     chat.add_parser(commands)
+    serve.add_parser(commands)
     bench.add_parser(commands)
     replay_recording.add_parser(commands)
     cache.add_parser(commands)

@@ -209,6 +209,11 @@ class AsyncLLMEngine(SaysWhyAbsent):
             raise error
 
     @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest context."""
+        return self._thread.engine.worker.max_model_len
+
+    @property
     def is_running(self) -> bool:
         """Whether it takes requests."""
         return self._thread.is_running

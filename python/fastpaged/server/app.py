@@ -1,0 +1,60 @@
+"""The app: every route of the server, and what surrounds them all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from fastpaged import _core
+from fastpaged.server import models
+from fastpaged.server.client_watch import ClientGoneError
+from fastpaged.server.errors import ApiError, api_error
+from fastpaged.server.service import Service
+
+if TYPE_CHECKING:
+    from fastapi import Request
+    from fastapi.responses import Response
+
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.server.settings import ServerSettings
+
+
+def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> FastAPI:
+    """An ASGI app that serves an engine, which stays the caller's to shut down. model: see Service."""
+    docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
+    app.state.service = Service(engine, settings, model)
+    for router in (models.router,):
+        app.include_router(router)
+    app.add_exception_handler(ApiError, _answer)
+    app.add_exception_handler(ClientGoneError, _answer_nobody)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(HTTPException, _answer_http)
+    app.add_exception_handler(Exception, _answer)
+    return app
+
+
+async def _answer(_: Request, error: Exception) -> Response:
+    known = api_error(error)
+    return JSONResponse(known.body, known.status, known.headers)
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return JSONResponse({}, 499)
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    what = f"{param}: {first['msg']}" if param else str(first["msg"])
+    return await _answer(request, ApiError(400, what, param=param))
+
+
+async def _answer_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return await _answer(request, ApiError(error.status_code, str(error.detail), headers=error.headers))
