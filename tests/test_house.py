@@ -43,13 +43,14 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
     r"benchmark/.*": "bench/cpp/",
 }
 
+_DATA_AND_ERRORS = """
+config errors absent_names param_checks start_up sampling_params beam_search_params
+outputs kv_snapshot kv_events progress
+"""
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core", "_core_machine", "_core_plan", "_core_snapshot"}),  # the others are stubs of the first
-    frozenset(
-        "config errors absent_names param_checks start_up sampling_params beam_search_params "
-        "outputs kv_snapshot kv_events progress".split()
-    ),
+    frozenset(_DATA_AND_ERRORS.split()),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
     frozenset({"models"}),
