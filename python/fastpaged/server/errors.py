@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def api_error(error: BaseException) -> ApiError:
-    """What a client hears of an exception: all of the caller's mistakes, of ours that there was one (the log has it)."""
+    """What a client hears: all of its own mistakes, and of ours that there was one (the log has it)."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequestError):
