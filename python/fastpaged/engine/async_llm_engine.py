@@ -217,6 +217,11 @@ class AsyncLLMEngine(SaysWhyAbsent):
         return f"{__version__} {config.model} {worker.dtype} {config.kv_cache_dtype} {worker.device.isa}"
 
     @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        return self._thread.engine.worker.model_config.vocab_size
+
+    @property
     def max_model_len(self) -> int:
         """Tokens of the longest context."""
         return self._thread.engine.worker.max_model_len

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
-from fastpaged.server import completions, models
+from fastpaged.server import chat_completions, completions, models, tokenize
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
 from fastpaged.server.service import Service
@@ -30,8 +30,8 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
     app.state.service = Service(engine, settings, model)
-    for router in (models.router, completions.router):
-        app.include_router(router)
+    for routes in (models, completions, chat_completions, tokenize):
+        app.include_router(routes.router)
     for kind in (ApiError, FastpagedError):
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(ClientGoneError, _answer_nobody)

@@ -34,19 +34,26 @@ def as_prompts(given: GivenPrompt) -> list[str | list[int]]:
 
 async def engine_prompt(service: Service, prompt: str | list[int], body: GenerationFields) -> dict[str, Any]:
     """As AsyncLLMEngine.generate() takes it, with the body's cache_salt, cut by its truncate_prompt_tokens."""
-    made: dict[str, Any] = {} if body.cache_salt is None else {"cache_salt": body.cache_salt}
+    made: dict[str, Any] = {}
     if isinstance(prompt, str):
         made["prompt"] = prompt
         if body.add_special_tokens is False or body.truncate_prompt_tokens is not None:
             made["prompt_token_ids"] = await encoded(service, prompt, add_special=body.add_special_tokens is not False)
     else:
         made["prompt_token_ids"] = prompt
+    return cut_prompt(service, made, body)
+
+
+def cut_prompt(service: Service, prompt: dict[str, Any], body: GenerationFields) -> dict[str, Any]:
+    """By the body's truncate_prompt_tokens, with its cache_salt. What is cut has no text any more."""
+    if body.cache_salt is not None:
+        prompt["cache_salt"] = body.cache_salt
     if body.truncate_prompt_tokens is not None:
-        ids = _cut(service, made["prompt_token_ids"], body)
-        if len(ids) < len(made["prompt_token_ids"]):
-            made.pop("prompt", None)
-        made["prompt_token_ids"] = ids
-    return made
+        ids = _cut(service, prompt["prompt_token_ids"], body)
+        if len(ids) < len(prompt["prompt_token_ids"]):
+            prompt.pop("prompt", None)
+        prompt["prompt_token_ids"] = ids
+    return prompt
 
 
 async def encoded(service: Service, text: str, *, add_special: bool) -> list[int]:
