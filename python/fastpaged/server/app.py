@@ -9,12 +9,15 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
 from fastpaged.server import abort, chat_completions, completions, health, models, tokenize
+from fastpaged.server.access import Access
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
+from fastpaged.server.request_body import RequestBody
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
@@ -38,6 +41,13 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer)
+    # The last one added is the first one asked.
+    app.add_middleware(RequestBody, settings=settings)
+    app.add_middleware(Access, keys=settings.api_keys, root_path=settings.root_path)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
+        )
     return app
 
 
