@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     sockets = listening_sockets(settings)  # before a model is loaded for nothing
     try:
         bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-        engine_args = EngineArgs(model=args.model, **engine_arguments(args))
+        engine_args = EngineArgs(model=args.model, disable_log_stats=False, **engine_arguments(args))
         try:
             engine = AsyncLLMEngine.from_engine_args(engine_args, progress=bar)
         finally:

@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import hashlib
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fastpaged.errors import InvalidRequestError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from fastapi import Request
 
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.heartbeat import Progress
+    from fastpaged.kv_snapshot import KVSplit
     from fastpaged.server.settings import ServerSettings
 
 
@@ -32,6 +34,8 @@ class Service:
         self.model_names = settings.served_model_names or (model,)
         self.created = int(time.time())
         self.calls: dict[str, list[str]] = {}  # in flight, by id: the ids of their requests in the engine
+        self.http_requests: Counter[tuple[str, int]] = Counter()  # answered, by route and status
+        self.slots: Mapping[str, KVSplit] = {}  # by tier, as last seen
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False  # no new ones are let in
