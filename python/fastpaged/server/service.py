@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,15 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fastapi import Request
 
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.heartbeat import Progress
     from fastpaged.server.settings import ServerSettings
+
+_MOST_UNKNOWN = 100  # fields: a log is not to be filled from outside
 
 
 class Service:
@@ -32,6 +35,7 @@ class Service:
         self.model_names = settings.served_model_names or (model,)
         self.created = int(time.time())
         self.calls: dict[str, list[str]] = {}  # in flight, by id: the ids of their requests in the engine
+        self._unknown_fields: set[str] = set()  # of requests, of which the log has told
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False  # no new ones are let in
@@ -49,6 +53,13 @@ class Service:
         if name not in self.model_names:
             raise ApiError(404, f"The model `{name:.200}` does not exist.", param="model")
         return name
+
+    def note_unknown(self, names: Iterable[str]) -> None:
+        """Fields of a request that were let pass unread: the log tells of each once, and of so many at all."""
+        for name in names:
+            if len(self._unknown_fields) < _MOST_UNKNOWN and name not in self._unknown_fields:
+                self._unknown_fields.add(name)
+                logging.getLogger(__name__).warning("a request's field %.100r is not known here; it is ignored", name)
 
     @property
     def fingerprint(self) -> str:
