@@ -188,7 +188,7 @@ class SamplingParams:
             if value is not None or name == "max_tokens" or name not in defaults
         }
         if isinstance(wanted.get("logit_bias"), Mapping):
-            wanted["logit_bias"] = {_as_id(key): bias for key, bias in wanted["logit_bias"].items()}
+            wanted["logit_bias"] = {as_token_id(key): bias for key, bias in wanted["logit_bias"].items()}
         return cls(**wanted)
 
     def clone(self) -> SamplingParams:
@@ -306,6 +306,6 @@ class SamplingParams:
         object.__setattr__(self, name, value)
 
 
-def _as_id(key: object) -> object:
+def as_token_id(key: object) -> object:
     """JSON has strings for keys; what is no decimal number stays as it is, to be refused."""
     return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10 else key

@@ -113,7 +113,6 @@ class Admission:
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         self._check_branches(params)
         text, token_ids = self._token_ids(prompt)
-        self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
         stop_token_ids = self._stop_token_ids(params)
         bad_words = self._bad_words(params)
@@ -135,7 +134,6 @@ class Admission:
     def tokens(self, prompt: Prompt) -> list[int]:
         """Of a prompt that is of a length to be answered."""
         _, token_ids = self._token_ids(prompt)
-        self._check_length(len(token_ids))
         return token_ids
 
     def _check_branches(self, params: SamplingParams) -> None:
@@ -148,6 +146,7 @@ class Admission:
             )
 
     def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """Of a length to be answered."""
         if isinstance(prompt, Mapping):
             return self._from_mapping(prompt)
         if isinstance(prompt, str):
@@ -184,6 +183,7 @@ class Admission:
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
         if not ids:
             raise InvalidRequestError(f"{name} must hold at least one token, got none")
+        self._check_length(len(ids))  # before each of what may be millions is looked at
         checked: list[int] = []
         for position, token_id in enumerate(ids):
             if isinstance(token_id, bool) or not isinstance(token_id, Integral):

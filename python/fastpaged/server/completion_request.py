@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class CompletionRequest(GenerationFields):
     """prompt: a text, token ids, or a list of either, each of which has n choices of its own.
 
-    max_tokens: 0 is allowed with echo, which then tells of the prompt alone. echo: a choice begins with its prompt.
-    logprobs: of each token, and of so many alternatives; with echo of the prompt's too.
+    max_tokens: 0 is allowed with echo or prompt_logprobs, which then tell of the prompt alone. echo: a choice begins
+    with its prompt. logprobs: of each token, and of so many alternatives; with echo of the prompt's too.
     """
 
     prompt: str | list[str] | list[int] | list[list[int]] = Field(examples=["Once upon a time"])
@@ -43,14 +43,27 @@ class CompletionRequest(GenerationFields):
     @property
     def is_scoring(self) -> bool:
         """Nothing is to be generated: what is asked for is the prompt's."""
-        return bool(self.echo) and self.max_tokens == 0
+        return self.max_tokens == 0 and (bool(self.echo) or self.prompt_logprobs is not None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to tell but the text."""
+        return not (self.echo or self.is_scoring or self.return_token_ids) and self.num_logprobs is None
 
     def params(self, defaults: SamplingParams) -> SamplingParams:
         """What the engine is asked for: at least a token, and with echo the prompt's logprobs too."""
         max_tokens = defaults.max_tokens if self.max_tokens is None else self.max_tokens
-        asked = self
-        if self.echo and self.num_logprobs is not None and self.prompt_logprobs is None:
-            asked = self.model_copy(update={"prompt_logprobs": self.num_logprobs})
-        return asked.sampling_params(
-            defaults, max_tokens=1 if self.is_scoring else max_tokens, logprobs=self.num_logprobs
+        return self.sampling_params(
+            defaults,
+            max_tokens=1 if self.is_scoring else max_tokens,
+            logprobs=self.num_logprobs,
+            prompt_logprobs=self._num_prompt_logprobs,
         )
+
+    @property
+    def _num_prompt_logprobs(self) -> int | None:
+        """The most that either of those who show them wants."""
+        echoed = self.num_logprobs if self.echo else None
+        if echoed is None or self.prompt_logprobs is None or self.prompt_logprobs < 0:
+            return echoed if self.prompt_logprobs is None else self.prompt_logprobs
+        return max(echoed, self.prompt_logprobs)

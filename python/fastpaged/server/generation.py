@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastpaged.server.client_watch import while_client_stays
 from fastpaged.server.errors import ApiError
 from fastpaged.server.event_stream import EventStream
+from fastpaged.server.keep_alive import with_comments
 from fastpaged.server.merged_outputs import Indexed, merged
 from fastpaged.server.service import Service
 
@@ -66,6 +67,11 @@ class Call:
         }
 
     @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the tokens used."""
+        return self._body.includes_usage or self.service.settings.force_include_usage
+
+    @property
     def headers(self) -> dict[str, str]:
         """Of the answer."""
         return {"X-Request-Id": self.id} if self.service.settings.enable_request_id_headers else {}
@@ -74,11 +80,14 @@ class Call:
         """As it was given, or what its token ids say."""
         if output.prompt is not None:
             return output.prompt
-        return self.service.engine.get_tokenizer().decode(output.prompt_token_ids)
+        if not self._params.detokenize:
+            return ""
+        skips = self._params.skip_special_tokens
+        return self.service.engine.get_tokenizer().decode(output.prompt_token_ids, skip_special_tokens=skips)
 
-    def token_text(self, token_id: int) -> str:
-        """Of a token by itself."""
-        return self.service.engine.get_tokenizer().token_text(token_id)
+    def token_text(self, token_id: int) -> str | None:
+        """Of a token by itself; None where there are no texts."""
+        return self.service.engine.get_tokenizer().token_text(token_id) if self._params.detokenize else None
 
     async def finished(self) -> list[RequestOutput]:
         """The last output of each request, while the client stays."""
@@ -86,6 +95,9 @@ class Call:
 
     async def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         """The response that sends these, the first of which is there already: what it raises has a status."""
+        interval = self.service.settings.sse_keep_alive_interval
+        if interval > 0:
+            events = with_comments(events, interval)
         try:
             first = await while_client_stays(self._request.receive, _next(events))
         except BaseException:

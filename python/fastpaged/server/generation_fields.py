@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from fastpaged.sampling_params import RequestOutputKind, SamplingParams
+from fastpaged.sampling_params import RequestOutputKind, SamplingParams, as_token_id
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _SAMPLING_FIELDS = (
     "n", "best_of", "use_beam_search", "length_penalty", "early_stopping", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "bad_words",
-    "include_stop_str_in_output", "ignore_eos", "min_tokens", "prompt_logprobs", "skip_special_tokens",
-    "spaces_between_special_tokens", "logit_bias", "allowed_token_ids", "stream_interval",
+    "include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens",
+    "spaces_between_special_tokens", "allowed_token_ids", "stream_interval",
 )  # fmt: skip
 _DRAWING = ("top_p", "top_k", "min_p")  # what a beam search has no use for, though the model's defaults may name it
 
@@ -97,6 +97,10 @@ class GenerationFields(BaseModel):
 
     def check_served(self) -> None:
         """ApiError for what there is nothing for, and for what contradicts itself."""
+        wanted = (self.model_extra or {}).get("response_format")
+        if isinstance(wanted, dict) and wanted.get("type") == "json_schema" and not wanted.get("json_schema"):
+            what = "response_format must hold a json_schema with the type 'json_schema'"
+            raise ApiError(400, what, param="response_format")
         for name, harmless in _NOT_SERVED.items():
             value = (self.model_extra or {}).get(name)
             if value is not None and value not in harmless:
@@ -113,9 +117,15 @@ class GenerationFields(BaseModel):
             raise ApiError(400, "prompt_logprobs must be left out when stream is true", param="prompt_logprobs")
 
     def sampling_params(
-        self, defaults: SamplingParams, *, max_tokens: int | None, logprobs: int | None
+        self,
+        defaults: SamplingParams,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        prompt_logprobs: int | None = None,
     ) -> SamplingParams:
-        """defaults: of what is not given; max_tokens: None is the rest of the context.
+        """defaults: of what is not given; max_tokens: None is the rest of the context; prompt_logprobs:
+        None is what the body says.
 
         Raises InvalidRequestError naming the field.
         """
@@ -123,10 +133,15 @@ class GenerationFields(BaseModel):
         if self.use_beam_search:
             off = {field.name: field.default for field in fields(SamplingParams) if field.name in _DRAWING}
             given = off | {"temperature": 0.0} | given
+        if self.logit_bias is not None:
+            given["logit_bias"] = {as_token_id(key): bias for key, bias in self.logit_bias.items()}
+        if prompt_logprobs is None:
+            prompt_logprobs = self.prompt_logprobs
+        counts: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a temperature that is raised: a server's log is not for one caller
-            return replace(defaults, **given, max_tokens=max_tokens, logprobs=logprobs, output_kind=kind)
+            return replace(defaults, **given, **counts, output_kind=kind)
 
     def terms(self, longest: float | None) -> dict[str, Any]:
         """Arguments of AsyncLLMEngine.generate(). longest: seconds that no request may have more of."""
@@ -138,6 +153,11 @@ class GenerationFields(BaseModel):
             "deadline": deadline,
             "queue_timeout": self.queue_timeout,
         }
+
+    @property
+    def unknown(self) -> list[str]:
+        """Fields that nothing is known of; they are let pass."""
+        return [name for name in self.model_extra or () if name not in _NOT_SERVED]
 
     @property
     def includes_usage(self) -> bool:

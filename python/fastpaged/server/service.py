@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from fastpaged.errors import InvalidRequestError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fastapi import Request
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from fastpaged.engine.heartbeat import Progress
     from fastpaged.kv_snapshot import KVSplit
     from fastpaged.server.settings import ServerSettings
+
+_MOST_UNKNOWN = 100  # fields: a log is not to be filled from outside
 
 
 class Service:
@@ -36,6 +39,7 @@ class Service:
         self.calls: dict[str, list[str]] = {}  # in flight, by id: the ids of their requests in the engine
         self.http_requests: Counter[tuple[str, int]] = Counter()  # answered, by route and status
         self.slots: Mapping[str, KVSplit] = {}  # by tier, as last seen
+        self._unknown_fields: set[str] = set()  # of requests, of which the log has told
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False  # no new ones are let in
@@ -53,6 +57,13 @@ class Service:
         if name not in self.model_names:
             raise ApiError(404, f"The model `{name:.200}` does not exist.", param="model")
         return name
+
+    def note_unknown(self, names: Iterable[str]) -> None:
+        """Fields of a request that were let pass unread: the log tells of each once, and of so many at all."""
+        for name in names:
+            if len(self._unknown_fields) < _MOST_UNKNOWN and name not in self._unknown_fields:
+                self._unknown_fields.add(name)
+                logging.getLogger(__name__).warning("a request's field %.100r is not known here; it is ignored", name)
 
     @property
     def fingerprint(self) -> str:
