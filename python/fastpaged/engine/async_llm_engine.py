@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from fastpaged import param_checks as check
+from fastpaged._core import __version__
 from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
 from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
@@ -207,6 +208,18 @@ class AsyncLLMEngine(SaysWhyAbsent):
         error = self._thread.error
         if error is not None:
             raise error
+
+    @property
+    def arithmetic(self) -> str:
+        """What the bits of answers depend on beside the requests."""
+        engine = self._thread.engine
+        worker, config = engine.worker, engine.config
+        return f"{__version__} {config.model} {worker.dtype} {config.kv_cache_dtype} {worker.device.isa}"
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        return self._thread.engine.worker.model_config.vocab_size
 
     @property
     def max_model_len(self) -> int:

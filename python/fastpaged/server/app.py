@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -10,7 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from fastpaged import _core
-from fastpaged.server import models
+from fastpaged.errors import FastpagedError
+from fastpaged.server import chat_completions, completions, models, tokenize
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
 from fastpaged.server.service import Service
@@ -28,9 +30,10 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
     app.state.service = Service(engine, settings, model)
-    for router in (models.router,):
-        app.include_router(router)
-    app.add_exception_handler(ApiError, _answer)
+    for routes in (models, completions, chat_completions, tokenize):
+        app.include_router(routes.router)
+    for kind in (ApiError, FastpagedError):
+        app.add_exception_handler(kind, _answer)
     app.add_exception_handler(ClientGoneError, _answer_nobody)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -38,9 +41,16 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     return app
 
 
+class _AsciiJSON(JSONResponse):
+    """Of what a client has said, which need not be Unicode that UTF-8 can hold."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode("ascii")
+
+
 async def _answer(_: Request, error: Exception) -> Response:
     known = api_error(error)
-    return JSONResponse(known.body, known.status, known.headers)
+    return _AsciiJSON(known.body, known.status, known.headers)
 
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:

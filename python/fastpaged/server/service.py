@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
 import time
 from typing import TYPE_CHECKING
 
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fastapi import Request
 
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
@@ -25,6 +30,8 @@ class Service:
         self.model_names = settings.served_model_names or (model,)
         self.created = int(time.time())
         self.num_in_flight = 0  # requests for generation that were let in and not answered to the end
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.is_draining = False  # no new ones are let in
 
     @classmethod
@@ -40,6 +47,27 @@ class Service:
         if name not in self.model_names:
             raise ApiError(404, f"The model `{name:.200}` does not exist.", param="model")
         return name
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that an answer's bits depend on beside the request: two servers with the same one answer alike."""
+        return f"fp_{hashlib.sha256(self.engine.arithmetic.encode()).hexdigest()[:12]}"
+
+    @contextlib.contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """While a request is generated for. Draining waits for all of them."""
+        self.num_in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.num_in_flight -= 1
+            if self.num_in_flight == 0:
+                self._idle.set()
+
+    async def until_idle(self) -> None:
+        """Until nothing is in flight."""
+        await self._idle.wait()
 
     def check_open(self) -> None:
         """ApiError 503 while the server drains."""

@@ -83,6 +83,14 @@ class Tokenizer:
         """One token by itself, special ones included; part of a character comes out as U+FFFD."""
         return self.decode([token_id], skip_special_tokens=False)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to the text, be it part of a character."""
+        if self._is_byte_level and token_id not in self._added_texts:
+            return self._bytes_of(token_id)
+        if self._is_byte(token_id):
+            return bytes([int(str(self._token(token_id))[3:5], 16)])
+        return self.token_text(token_id).encode("utf-8")
+
     def text_stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> TextStream:
         """The growing text of an answer to this prompt: text(prompt + output) less text(prompt)."""
         skipped = self._special_ids if skip_special_tokens else frozenset()

@@ -1,0 +1,124 @@
+"""Call: the requests of one call to a generating route, from the body's prompts to the engine's outputs."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from fastpaged.server.client_watch import while_client_stays
+from fastpaged.server.errors import ApiError
+from fastpaged.server.event_stream import EventStream
+from fastpaged.server.merged_outputs import Indexed, merged
+from fastpaged.server.service import Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from fastapi import Request
+
+    from fastpaged.outputs import RequestOutput
+    from fastpaged.sampling_params import SamplingParams
+    from fastpaged.server.generation_fields import GenerationFields
+
+_REQUEST_ID = re.compile(r"[!-~]{1,200}")
+
+
+class Call:
+    """id: what the answer is called. prompts: as AsyncLLMEngine.generate() takes them."""
+
+    def __init__(
+        self, request: Request, body: GenerationFields, prefix: str, prompts: list[Any], params: SamplingParams
+    ) -> None:
+        self.service = Service.of(request)
+        self.id = prefix + _given_id(request, body)
+        self.model = self.service.check_model(body.model)
+        self._request = request
+        self._body = body
+        self._prompts = prompts
+        self._params = params
+
+    async def outputs(self) -> AsyncGenerator[Indexed, None]:
+        """All its requests' as they come. An output that tells of a failure is an ApiError instead."""
+        terms = self._body.terms(self.service.settings.max_request_seconds)
+        ids = [self.id] if len(self._prompts) == 1 else [f"{self.id}-{index}" for index in range(len(self._prompts))]
+        requests = [
+            self.service.engine.generate(prompt, self._params, request_id, **terms)
+            for request_id, prompt in zip(ids, self._prompts, strict=True)
+        ]
+        with self.service.in_flight():
+            async with aclosing(merged(requests)) as outputs:
+                async for item in outputs:
+                    _check_computed(item.output)
+                    yield item
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every answer and every event of it begins with. kind: its "object"."""
+        service = self.service
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": self.model,
+            "system_fingerprint": service.fingerprint,
+        }
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer."""
+        return {"X-Request-Id": self.id} if self.service.settings.enable_request_id_headers else {}
+
+    def prompt_text(self, output: RequestOutput) -> str:
+        """As it was given, or what its token ids say."""
+        if output.prompt is not None:
+            return output.prompt
+        return self.service.engine.get_tokenizer().decode(output.prompt_token_ids)
+
+    def token_text(self, token_id: int) -> str:
+        """Of a token by itself."""
+        return self.service.engine.get_tokenizer().token_text(token_id)
+
+    async def finished(self) -> list[RequestOutput]:
+        """The last output of each request, while the client stays."""
+        return await while_client_stays(self._request.receive, self._finished())
+
+    async def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
+        """The response that sends these, the first of which is there already: what it raises has a status."""
+        try:
+            first = await while_client_stays(self._request.receive, _next(events))
+        except BaseException:
+            await events.aclose()
+            raise
+        return EventStream(first, events, self.headers)
+
+    async def _finished(self) -> list[RequestOutput]:
+        last: dict[int, RequestOutput] = {}
+        async with aclosing(self.outputs()) as outputs:
+            async for index, output in outputs:
+                last[index] = output
+        return [last[index] for index in range(len(self._prompts))]
+
+
+async def _next(events: AsyncGenerator[bytes, None]) -> bytes:
+    return await events.__anext__()
+
+
+def _check_computed(output: RequestOutput) -> None:
+    for answer in output.outputs:
+        if answer.finish_reason == "error":
+            raise ApiError(
+                500, f"request {output.request_id!r} failed while it was computed; the server's log says why"
+            )
+
+
+def _given_id(request: Request, body: GenerationFields) -> str:
+    given = body.request_id if body.request_id is not None else request.headers.get("x-request-id")
+    if given is None:
+        return uuid.uuid4().hex
+    if _REQUEST_ID.fullmatch(given) is None:
+        raise ApiError(
+            400, f"request_id must be 1 to 200 visible ASCII characters, got {given!r:.80}", param="request_id"
+        )
+    return given

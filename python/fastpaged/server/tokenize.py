@@ -1,0 +1,83 @@
+"""POST /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from fastpaged.server.chat_request import Conversation
+from fastpaged.server.conversation import conversation_prompt
+from fastpaged.server.errors import ApiError
+from fastpaged.server.prompts import encoded
+from fastpaged.server.service import Service
+
+router = APIRouter(tags=["tokenizer"])
+
+_MANY = 1024  # token ids that are decoded on another thread
+
+
+class TokenizeText(BaseModel):
+    """A text. add_special_tokens: with the model's frame, often a BOS."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    model: str | None = None
+    prompt: str = Field(examples=["Once upon a time"])
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = None
+
+
+class TokenizeConversation(Conversation):
+    """What the chat template makes of a conversation, which has special tokens of its own."""
+
+    model: str | None = None
+    add_special_tokens: bool = False
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    """Token ids."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    model: str | None = None
+    tokens: list[int] = Field(examples=[[1, 2, 3]])
+
+
+@router.post("/tokenize")
+async def tokenize(body: TokenizeText | TokenizeConversation, request: Request) -> dict[str, Any]:
+    """{"count", "max_model_len", "tokens", "token_strs"}."""
+    service = Service.of(request)
+    service.check_model(body.model)
+    if isinstance(body, TokenizeText):
+        tokens = await encoded(service, body.prompt, add_special=body.add_special_tokens)
+    else:
+        prompt = await conversation_prompt(service, body, add_special_tokens=body.add_special_tokens)
+        tokens = prompt["prompt_token_ids"]
+    tokenizer = service.engine.get_tokenizer()
+    return {
+        "count": len(tokens),
+        "max_model_len": service.engine.max_model_len,
+        "tokens": tokens,
+        "token_strs": [tokenizer.token_text(token_id) for token_id in tokens] if body.return_token_strs else None,
+    }
+
+
+@router.post("/detokenize")
+async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
+    """{"prompt": the text}, special tokens included."""
+    service = Service.of(request)
+    service.check_model(body.model)
+    tokenizer = service.engine.get_tokenizer()
+    vocab_size = service.engine.vocab_size
+    for place, token_id in enumerate(body.tokens):
+        if not 0 <= token_id < vocab_size:
+            raise ApiError(
+                400, f"tokens[{place}] must be a token id in [0, {vocab_size}), got {token_id}", param="tokens"
+            )
+    if len(body.tokens) > _MANY:
+        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    else:
+        text = tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return {"prompt": text}
