@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fastpaged.client.sse import SseReader
 
 LINE_ENDS = st.sampled_from(["\n", "\r\n", "\r"])
-TEXT = st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=("Cs",)), max_size=12)
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=12)
 EVENTS = st.lists(st.lists(TEXT, min_size=1, max_size=3), max_size=6)  # of each event its lines
 NOISE = st.one_of(
     TEXT.map(lambda text: ":" + text),
