@@ -9,7 +9,7 @@ from typing import Any
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, engine_arguments
 from fastpaged.progress import ProgressBar
 
-_FIELDS = ("host", "port", "uds")
+_FIELDS = ("host", "port", "uds", "shutdown_timeout")
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
@@ -28,6 +28,12 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
     group.add_argument("--host", metavar="ADDRESS", help="to listen on (default: 127.0.0.1; 0.0.0.0: all)")
     group.add_argument("--port", type=int, metavar="N", help="to listen on (default: 8000)")
     group.add_argument("--uds", metavar="PATH", help="a unix socket to listen on instead")
+    group.add_argument(
+        "--shutdown-timeout",
+        type=float,
+        metavar="S",
+        help="seconds that running requests have at the end (default: 30)",
+    )
     add_engine_options(parser)
 
 

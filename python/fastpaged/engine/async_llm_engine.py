@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import Prompt
+    from fastpaged.engine.heartbeat import Progress
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
     from fastpaged.kv_events import KVEvents
     from fastpaged.kv_snapshot import KVSnapshot
@@ -225,6 +226,10 @@ class AsyncLLMEngine(SaysWhyAbsent):
     def max_model_len(self) -> int:
         """Tokens of the longest context."""
         return self._thread.engine.worker.max_model_len
+
+    def progress(self) -> Progress:
+        """Whether running work advances. Waits for nothing: it answers while a step hangs, too."""
+        return self._thread.progress
 
     @property
     def is_running(self) -> bool:

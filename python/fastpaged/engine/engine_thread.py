@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from fastpaged.engine.heartbeat import Heartbeat, Progress
 from fastpaged.errors import EngineClosedError, EngineDeadError, StepFailedError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._mailboxes: dict[str, Mailbox] = {}  # by request id, of unfinished requests
         self._deadline: float | None = None  # of shutdown, on time.monotonic()'s clock
+        self._heart = Heartbeat(engine.clock, engine.num_ops_run)
         self._door = threading.Lock()  # held to close it, and to pass through it
         self._is_open = True
         self._thread = threading.Thread(target=self._run, name="fastpaged-engine", daemon=True)
@@ -61,6 +63,11 @@ class EngineThread:
     def is_running(self) -> bool:
         """Whether it takes requests."""
         return self._is_open and self.error is None
+
+    @property
+    def progress(self) -> Progress:
+        """Whether it advances, at any moment: also in the middle of a step that never ends."""
+        return Progress(len(self._mailboxes) + self._commands.qsize(), self._heart.age())
 
     def add(self, request: EngineRequest, mailbox: Mailbox, arrival_ns: int) -> None:
         """Queues a request that came at that time; its outputs, or why it was refused, go to the mailbox. For an
@@ -149,6 +156,7 @@ class EngineThread:
     def _step(self) -> None:
         try:
             outputs = self.engine.step()
+            self._heart.beat()
         except Exception as error:
             logging.getLogger(__name__).exception("a step failed; its requests are ended")
             self._fail_all(error)
@@ -163,6 +171,8 @@ class EngineThread:
         except Exception as error:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:
+            if not self._mailboxes:
+                self._heart.beat()
             self._mailboxes[request.request_id] = mailbox
             if mailbox.is_unwanted:
                 self._abort(request.request_id, mailbox)

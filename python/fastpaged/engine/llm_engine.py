@@ -240,6 +240,10 @@ class LLMEngine:
         self._check_open()
         return self._admission.admit(request_id, prompt, params, RequestTerms(priority, deadline, queue_timeout))
 
+    def num_ops_run(self) -> int:
+        """Ops of forward passes that have ended, ever. Any thread may ask, while one is computed too."""
+        return self.worker.graph.num_nodes_run
+
     def now_ns(self) -> int:
         """By the clock of arrivals and deadlines, which any thread may read."""
         return self.clock()

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
-from fastpaged.server import chat_completions, completions, models, tokenize
+from fastpaged.server import abort, chat_completions, completions, health, models, tokenize
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
 from fastpaged.server.service import Service
@@ -30,7 +30,7 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
     app.state.service = Service(engine, settings, model)
-    for routes in (models, completions, chat_completions, tokenize):
+    for routes in (models, completions, chat_completions, tokenize, health, abort):
         app.include_router(routes.router)
     for kind in (ApiError, FastpagedError):
         app.add_exception_handler(kind, _answer)

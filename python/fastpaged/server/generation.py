@@ -48,7 +48,7 @@ class Call:
             self.service.engine.generate(prompt, self._params, request_id, **terms)
             for request_id, prompt in zip(ids, self._prompts, strict=True)
         ]
-        with self.service.in_flight():
+        with self.service.in_flight(self.id, ids):
             async with aclosing(merged(requests)) as outputs:
                 async for item in outputs:
                     _check_computed(item.output)

@@ -2,20 +2,132 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from fastpaged.server.app import make_app
+from fastpaged.server.http_protocol import HttpProtocol
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from fastapi import FastAPI
+
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.server.service import Service
     from fastpaged.server.settings import ServerSettings
 
+_LAST_WORDS = 5.0  # seconds that aborted streams have to reach their readers
 
-def run_server(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> None:
-    """Blocks. The engine is shut down when it returns. model: see Service."""
-    app = make_app(engine, settings, model)
+
+class Server(uvicorn.Server):
+    """Ends in three steps: no new requests, then none at all, then no connections.
+
+    The first signal begins that, a second one leaves the first step at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+        self._told = asyncio.Event()  # to end, once or more
+        self._again = asyncio.Event()
+        self.drained: bool | None = None  # whether all requests were finished in time, once it has ended
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Of a signal, on the main thread."""
+        self.end()
+
+    def end(self) -> None:
+        """Begins to drain; the second time, aborts. From any thread or signal handler."""
+        self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        (self._again if self._told.is_set() else self._told).set()
+        self._service.is_draining = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        """Waits for the end. The date of answers is made anew once a second while there are any."""
+        dates = asyncio.ensure_future(self._keep_date())
+        try:
+            await self._told.wait()
+            await self._drain()
+        finally:
+            dates.cancel()
+            self.should_exit = True
+
+    async def _keep_date(self) -> None:
+        while True:
+            date = formatdate(time.time(), usegmt=True).encode()
+            self.server_state.default_headers = [(b"date", date), *self.config.encoded_headers]
+            await asyncio.sleep(1.0)
+
+    async def _drain(self) -> None:
+        service, log = self._service, logging.getLogger(__name__)
+        timeout = service.settings.shutdown_timeout
+        log.info("draining: %d requests in flight have %g s to finish", service.num_in_flight, timeout)
+        idle = asyncio.ensure_future(service.until_idle())
+        again = asyncio.ensure_future(self._again.wait())
+        await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        num_cut = service.num_in_flight
+        self.drained = num_cut == 0
+        if num_cut > 0:
+            await service.engine.abort([engine_id for ids in service.calls.values() for engine_id in ids])
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(idle), _LAST_WORDS)
+        for task in (idle, again):
+            task.cancel()
+        log.info("drained: %s", "all requests were finished" if num_cut == 0 else f"{num_cut} requests were cut short")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """No more connections; those that are there get what is in their buffers, and are closed."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        until = time.monotonic() + _LAST_WORDS
+        while self.server_state.tasks and time.monotonic() < until:
+            await asyncio.wait(set(self.server_state.tasks), timeout=until - time.monotonic())
+        for connection in list(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+        await self.lifespan.shutdown()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process goes on after it, and ends as it likes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        before = {kind: signal.signal(kind, self.handle_exit) for kind in kinds}
+        try:
+            yield
+        finally:
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
+
+
+def make_server(app: FastAPI, settings: ServerSettings) -> Server:
+    """A server that has not begun. See make_app()."""
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -24,13 +136,30 @@ def run_server(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> 
         ssl_keyfile=settings.ssl_keyfile,
         ssl_certfile=settings.ssl_certfile,
         root_path=settings.root_path,
-        http="httptools",
+        http=HttpProtocol.made_for(settings),
+        ws="none",
         loop="uvloop",
+        lifespan="off",
         access_log=False,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=settings.keep_alive_timeout,  # type: ignore[arg-type]  # seconds of any kind
     )
+    return Server(config, app.state.service)
+
+
+def run_server(
+    engine: AsyncLLMEngine, settings: ServerSettings, model: str, sockets: Sequence[socket.socket] | None = None
+) -> None:
+    """Blocks. The engine is shut down when it returns. model: see Service. sockets: that listen already.
+
+    Raises OSError if it cannot listen.
+    """
     try:
-        uvicorn.Server(config).run()
+        server = make_server(make_app(engine, settings, model), settings)
+        server.run(None if sockets is None else list(sockets))
     finally:
         engine.shutdown()
+        if settings.uds is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(settings.uds)

@@ -8,6 +8,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING
 
+from fastpaged.errors import InvalidRequestError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from fastapi import Request
 
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.engine.heartbeat import Progress
     from fastpaged.server.settings import ServerSettings
 
 
@@ -29,7 +31,7 @@ class Service:
         self.model = model
         self.model_names = settings.served_model_names or (model,)
         self.created = int(time.time())
-        self.num_in_flight = 0  # requests for generation that were let in and not answered to the end
+        self.calls: dict[str, list[str]] = {}  # in flight, by id: the ids of their requests in the engine
         self._idle = asyncio.Event()
         self._idle.set()
         self.is_draining = False  # no new ones are let in
@@ -53,17 +55,40 @@ class Service:
         """Of all that an answer's bits depend on beside the request: two servers with the same one answer alike."""
         return f"fp_{hashlib.sha256(self.engine.arithmetic.encode()).hexdigest()[:12]}"
 
+    @property
+    def num_in_flight(self) -> int:
+        """Calls for generation that were let in and not answered to the end."""
+        return len(self.calls)
+
     @contextlib.contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """While a request is generated for. Draining waits for all of them."""
-        self.num_in_flight += 1
+    def in_flight(self, call: str, engine_ids: list[str]) -> Iterator[None]:
+        """While a call is generated for, by requests of the engine. Draining waits for all of them.
+
+        InvalidRequestError if one of that name is there already.
+        """
+        if call in self.calls:
+            raise InvalidRequestError(f"request_id must be new, got {call!r}, which is still unfinished")
+        self.calls[call] = engine_ids
         self._idle.clear()
         try:
             yield
         finally:
-            self.num_in_flight -= 1
-            if self.num_in_flight == 0:
+            del self.calls[call]
+            if not self.calls:
                 self._idle.set()
+
+    def calls_named(self, name: str) -> list[str]:
+        """The calls in flight of that id, with or without the prefix of their kind."""
+        return [call for call in (name, f"cmpl-{name}", f"chatcmpl-{name}") if call in self.calls]
+
+    def condition(self) -> tuple[str, Progress]:
+        """ "ok", "stalled", "draining" or "dead", and how the engine advances."""
+        progress = self.engine.progress()
+        if self.engine.errored or self.engine.is_stopped:
+            return "dead", progress
+        if progress.is_stalled(self.settings.stall_threshold):
+            return "stalled", progress
+        return "draining" if self.is_draining else "ok", progress
 
     async def until_idle(self) -> None:
         """Until nothing is in flight."""

@@ -45,6 +45,7 @@ class ServerSettings:
     response_role: str = "assistant"
     metrics_compat: Literal["vllm"] | None = None
     otlp_traces_endpoint: str | None = None
+    max_connections: int = 4096
     sse_keep_alive_interval: float = 0.0  # seconds between comments in a stream with nothing to say; 0: none
     force_include_usage: bool = False
     enable_request_id_headers: bool = False

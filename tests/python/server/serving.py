@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from fastpaged import AsyncLLMEngine, EngineConfig
 from fastpaged.server.app import make_app
+from fastpaged.server.run_server import make_server
 from fastpaged.server.service import Service
 from fastpaged.server.settings import ServerSettings
 
@@ -45,7 +45,7 @@ def running_server(
     app = make_app(engine, used, "tiny")
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = make_server(app, used)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
@@ -55,7 +55,9 @@ def running_server(
                 time.sleep(0.005)
             yield Running(url, engine, app.state.service, client)
     finally:
-        server.should_exit = True
+        if server.started and thread.is_alive():
+            server.end()
+            server.end()
         thread.join(30)
         engine.shutdown()
 
