@@ -62,6 +62,7 @@ class EngineConfig:
     async_scheduling: bool = False  # make a step's outputs while the next one is computed: of use with cores to spare
     stream_interval: int = 1  # tokens from one output of a request to the next, beside the first and the last
     packed_cache: bool = True  # keep packed weights on disk and map them at the next start; see FASTPAGED_CACHE
+    disable_log_stats: bool = True  # count nothing for LLMEngine.stats; a server counts
     record: str | None = None  # a file to write all to that the scheduler is told and decides: `fastpaged replay`
     isa: str | None = None  # name of an op table; None: FASTPAGED_ISA, or the best this CPU has
 
@@ -111,7 +112,14 @@ class EngineConfig:
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching", "kv_events"):
+        for name in (
+            "skip_tokenizer_init",
+            "packed_cache",
+            "async_scheduling",
+            "enable_prefix_caching",
+            "kv_events",
+            "disable_log_stats",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:

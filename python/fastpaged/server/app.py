@@ -9,12 +9,16 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
-from fastpaged.server import abort, chat_completions, completions, health, models, tokenize
+from fastpaged.server import abort, chat_completions, completions, health, metrics, models, tokenize
+from fastpaged.server.access import Access
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
+from fastpaged.server.http_count import HttpCount
+from fastpaged.server.request_body import RequestBody
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
     app.state.service = Service(engine, settings, model)
-    for routes in (models, completions, chat_completions, tokenize, health, abort):
+    for routes in (models, completions, chat_completions, tokenize, health, abort, metrics):
         app.include_router(routes.router)
     for kind in (ApiError, FastpagedError):
         app.add_exception_handler(kind, _answer)
@@ -38,6 +42,14 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
     app.add_exception_handler(Exception, _answer)
+    # The last one added is the first one asked.
+    app.add_middleware(RequestBody, settings=settings)
+    app.add_middleware(Access, keys=settings.api_keys, root_path=settings.root_path)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(HttpCount, counts=app.state.service.http_requests)
     return app
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from email.utils import formatdate
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from fastpaged.errors import InvalidRequestError
 from fastpaged.server.app import make_app
 from fastpaged.server.http_protocol import HttpProtocol
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
@@ -60,6 +61,17 @@ class Server(uvicorn.Server):
         """Listens."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        service = self._service
+        logging.getLogger(__name__).info("serving %s on %s", service.model_names[0], self._places())
+
+    def _places(self) -> str:
+        if self._service.settings.uds is not None:
+            return self._service.settings.uds
+        scheme = "https" if self.config.ssl is not None else "http"
+        names = [listener.getsockname() for server in self.servers for listener in server.sockets]
+        return ", ".join(
+            f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}" for host, port, *_ in names
+        )
 
     async def main_loop(self) -> None:
         """Waits for the end. The date of answers is made anew once a second while there are any."""
@@ -126,6 +138,27 @@ class Server(uvicorn.Server):
                 signal.signal(kind, handler)
 
 
+def listening_sockets(settings: ServerSettings) -> list[socket.socket]:
+    """Bound, and not listening yet, so that a port in use is known before a model is loaded; none for a unix socket.
+
+    Raises InvalidRequestError naming what cannot be had.
+    """
+    if settings.uds is not None:
+        return []
+    host, port = settings.host, settings.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"host and port must be an address to listen on, got {host} and {port}: {error.strerror or error}"
+        ) from error
+    return [listener]
+
+
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:
     """A server that has not begun. See make_app()."""
     config = uvicorn.Config(
@@ -157,7 +190,7 @@ def run_server(
     """
     try:
         server = make_server(make_app(engine, settings, model), settings)
-        server.run(None if sockets is None else list(sockets))
+        server.run(list(sockets) if sockets else None)
     finally:
         engine.shutdown()
         if settings.uds is not None:

@@ -7,18 +7,20 @@ import contextlib
 import hashlib
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fastpaged.errors import InvalidRequestError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fastapi import Request
 
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.heartbeat import Progress
+    from fastpaged.kv_snapshot import KVSplit
     from fastpaged.server.settings import ServerSettings
 
 _MOST_UNKNOWN = 100  # fields: a log is not to be filled from outside
@@ -35,6 +37,8 @@ class Service:
         self.model_names = settings.served_model_names or (model,)
         self.created = int(time.time())
         self.calls: dict[str, list[str]] = {}  # in flight, by id: the ids of their requests in the engine
+        self.http_requests: Counter[tuple[str, int]] = Counter()  # answered, by route and status
+        self.slots: Mapping[str, KVSplit] = {}  # by tier, as last seen
         self._unknown_fields: set[str] = set()  # of requests, of which the log has told
         self._idle = asyncio.Event()
         self._idle.set()

@@ -88,7 +88,7 @@ class ToyWorker:
         self.max_model_len = max_model_len
         self.block_bytes = 1000  # as if there were blocks
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
-        self.num_closed = 0
+        self.num_closed = self.num_ops_run = 0
         self.before_step: Callable[[], None] | None = None
         self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
         self._started: _core.Batch | None = None

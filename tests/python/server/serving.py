@@ -23,7 +23,13 @@ from fastpaged.server.run_server import make_server
 from fastpaged.server.service import Service
 from fastpaged.server.settings import ServerSettings
 
-SETTINGS: dict[str, Any] = {"isa": "scalar", "num_threads": 1, "num_blocks": 64, "block_size": 8}
+SETTINGS: dict[str, Any] = {
+    "isa": "scalar",
+    "num_threads": 1,
+    "num_blocks": 64,
+    "block_size": 8,
+    "disable_log_stats": False,
+}
 
 
 @dataclass

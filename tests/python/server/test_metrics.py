@@ -1,0 +1,59 @@
+"""GET /metrics, read as Prometheus does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from server.serving import running_server
+
+from fastpaged.server.settings import ServerSettings
+
+
+def read(client: httpx.Client) -> dict[str, float]:
+    """Samples by name, and by what tells them apart beside model and engine."""
+    samples = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            rest = {key: value for key, value in sample.labels.items() if key not in ("model_name", "engine")}
+            samples[sample.name + "".join(f"/{value}" for value in rest.values())] = sample.value
+    return samples
+
+
+def test_a_scripted_workload_gives_exact_counters(tiny_llama: Path) -> None:
+    with running_server(tiny_llama) as server:
+        begin = read(server.client)
+        ask = {"prompt": list(range(3, 20)), "max_tokens": 5, "ignore_eos": True, "seed": 1}
+        server.client.post("/v1/completions", json=ask).raise_for_status()
+        server.client.post("/v1/completions", json=ask | {"n": 3}).raise_for_status()
+        server.client.post("/v1/completions", json=ask | {"stream": True}).raise_for_status()
+        server.client.post("/v1/completions", json=ask | {"n": 0})
+        end = read(server.client)
+    moved = {name: end[name] - begin.get(name, 0) for name in end}
+    assert moved["fastpaged:requests_started_total"] == 3
+    assert moved["fastpaged:request_success_total/length"] == 3
+    assert moved["fastpaged:generation_tokens_total"] == 5 * 5
+    assert moved["fastpaged:prompt_tokens_total"] == 3 * 17
+    assert moved["fastpaged:prompt_tokens_by_source_total/computed"] == 17 + 1 + 1
+    assert moved["fastpaged:prompt_tokens_cached_total"] == 2 * 16
+    assert moved["fastpaged:time_to_first_token_seconds_count"] == 3
+    assert moved["fastpaged:inter_token_latency_seconds_count"] == 3 * 4
+    assert moved["fastpaged:request_params_n_sum"] == 5
+    assert moved["fastpaged:request_prompt_tokens_sum"] == 3 * 17
+    assert moved["fastpaged:request_generation_tokens_sum"] == 25
+    assert moved["fastpaged:iteration_tokens_total_sum"] == 19 + 5 * 5 - 5
+    assert moved["fastpaged:http_requests_total/\u002fv1/completions/200"] == 3
+    assert moved["fastpaged:http_requests_total/\u002fv1/completions/400"] == 1
+    assert end["fastpaged:num_requests_running"] == end["fastpaged:num_requests_waiting"] == 0
+    slots = [value for name, value in end.items() if name.startswith("fastpaged:kv_slots/device")]
+    assert sum(slots) == 64 * 8
+
+
+def test_the_other_engines_names_are_there_when_asked_for(tiny_llama: Path) -> None:
+    with running_server(tiny_llama, ServerSettings(metrics_compat="vllm")) as server:
+        names = set(read(server.client))
+    ours = {name.removeprefix("fastpaged:") for name in names if name.startswith("fastpaged:")}
+    theirs = {name.removeprefix("vllm:") for name in names if name.startswith("vllm:")}
+    assert "num_requests_running" in theirs
+    assert theirs < ours
