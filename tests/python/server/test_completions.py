@@ -57,7 +57,9 @@ def test_every_parameter_does_what_it_does_in_process(server: Running, fields: d
 def test_the_biases_of_tokens_have_strings_for_keys(server: Running) -> None:
     asked = {**SEEDED, "temperature": 0}
     [expected] = in_process(server, PROMPT, logit_bias={100: 50, 101: -100}, **asked).outputs
-    [answer] = post(server, prompt=PROMPT, logit_bias={"100": 50, "101": -100}, return_token_ids=True, **asked)["choices"]
+    [answer] = post(server, prompt=PROMPT, logit_bias={"100": 50, "101": -100}, return_token_ids=True, **asked)[
+        "choices"
+    ]
     assert answer["token_ids"] == expected.token_ids
     assert set(answer["token_ids"]) == {100}
 
