@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
-from fastpaged.server import abort, chat_completions, completions, health, metrics, models, tokenize
+from fastpaged.server import abort, chat_completions, completions, health, kv_route, metrics, models, prefixes, tokenize
 from fastpaged.server.access import Access
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
@@ -34,7 +34,7 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
     app.state.service = Service(engine, settings, model)
-    for routes in (models, completions, chat_completions, tokenize, health, abort, metrics):
+    for routes in (models, completions, chat_completions, tokenize, health, abort, metrics, kv_route, prefixes):
         app.include_router(routes.router)
     for kind in (ApiError, FastpagedError):
         app.add_exception_handler(kind, _answer)
