@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import httpx
@@ -24,7 +26,7 @@ def post(server: Running, **body: Any) -> dict[str, Any]:
 
 def refused(server: Running, **body: Any) -> tuple[int, dict[str, Any]]:
     """Its status and what is said of it."""
-    response = server.client.post(PATH, json=body)
+    response = server.client.post(PATH, content=json.dumps(body), headers={"Content-Type": "application/json"})
     [(name, error)] = response.json().items()
     assert name == "error"
     assert error["code"] == response.status_code
@@ -65,6 +67,35 @@ def choices(stream: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
             for name in ("finish_reason", "stop_reason", "seed"):
                 sum_[name] = piece.get(name)
     return added
+
+
+@contextlib.contextmanager
+def reader_keeps_up(server: Running) -> Iterator[None]:
+    """For one request at a time: the engine makes a step once the output of the one before has been read, so that no
+    two become one."""
+    is_read = threading.Semaphore(1)
+    real, engine = server.engine.generate, server.engine._thread.engine
+
+    async def generate(*args: Any, **more: Any) -> AsyncGenerator[RequestOutput, None]:
+        try:
+            async with contextlib.aclosing(real(*args, **more)) as outputs:
+                async for output in outputs:
+                    yield output
+                    is_read.release()
+        finally:
+            engine.on_planned = None
+            is_read.release(1000)  # what was begun ends
+
+    def planned() -> None:
+        assert is_read.acquire(timeout=60)
+
+    engine.on_planned = planned
+    server.engine.generate = generate  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        server.engine.generate = real  # type: ignore[method-assign]
+        engine.on_planned = None
 
 
 def in_process(server: Running, prompt: Any, **params: Any) -> RequestOutput:
