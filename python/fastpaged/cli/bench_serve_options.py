@@ -130,7 +130,7 @@ class Options:
     @property
     def subtitle(self) -> str:
         """What was measured."""
-        return f"{self.label or self.model}, {self.dataset if self.dataset == RANDOM else Path(self.dataset).name}"
+        return f"{self.label or Path(self.model).name}, {Path(self.dataset).name}"
 
     def common_body(self) -> dict[str, Any]:
         """Fields of every request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,7 +43,7 @@ class Sample:
     @property
     def itls(self) -> list[float]:
         """Seconds between events with tokens."""
-        return [later - earlier for earlier, later in zip(self.token_times, self.token_times[1:], strict=False)]
+        return [later - earlier for earlier, later in itertools.pairwise(self.token_times)]
 
     @property
     def latency(self) -> float:
