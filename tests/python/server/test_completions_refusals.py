@@ -98,6 +98,12 @@ def test_a_prompt_that_is_too_long_is_told_the_longest(server: Running) -> None:
     assert error["message"].startswith("This model's maximum context length is 512 tokens. However, ")
 
 
+def test_nobody_is_to_ask_again_for_what_is_not_there(server: Running) -> None:
+    absent = server.client.post(PATH, json={"prompt": "The cat", "suffix": "end"})
+    assert absent.headers["x-should-retry"] == "false"
+    assert "x-should-retry" not in server.client.post(PATH, json={"prompt": ""}).headers
+
+
 def test_harmless_values_of_what_is_not_there_are_let_pass(server: Running) -> None:
     harmless: dict[str, Any] = {"response_format": {"type": "text"}, "structured_outputs": None, "suffix": ""}
     assert post(server, prompt="The cat", max_tokens=1, **harmless)["choices"]
