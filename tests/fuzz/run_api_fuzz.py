@@ -25,7 +25,11 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running_server(write_tiny_llama(Path(folder))) as server:
         fuzz = ApiFuzz(server.url)
-        fuzz.run(arguments.examples, lambda what: print(f"  {fuzz.statuses.total():6} requests; {what}", flush=True))
+        fuzz.run(
+            arguments.examples,
+            lambda what: print(f"  {fuzz.statuses.total():6} requests; {what}", flush=True),
+            arguments.seed,
+        )
         health = server.client.get("/health")
         splits = server.client.get("/kv?blocks=false").json()["tiers"]["device"]["split"]
     print(f"{fuzz.statuses.total()} requests, by status: {dict(sorted(fuzz.statuses.items()))}")
