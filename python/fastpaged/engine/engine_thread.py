@@ -10,6 +10,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from fastpaged.engine.fault_trace import FaultTraces
 from fastpaged.engine.heartbeat import Heartbeat, Progress
 from fastpaged.errors import EngineClosedError, EngineDeadError, StepFailedError
 
@@ -30,8 +31,9 @@ class EngineThread:
     """Steps the engine while there is something to do and sleeps while there is not. Between two steps it carries out,
     in order, what other threads have asked for; every method here but _private ones may be called from any thread.
 
-    A step that fails ends the requests that were in flight, each with a StepFailedError at its reader; the engine goes
-    on. If even that fails the engine is dead, and says so to everybody. It is dead from the start in a forked child,
+    A step that fails ends the requests that were in it, each with a StepFailedError at its reader, and is written down;
+    the engine goes on, and so do the requests that waited. If even that fails the engine is dead, and says so to
+    everybody. It is dead from the start in a forked child,
     whose process has no such thread: nothing there waits for it, or touches what may have been locked at the fork.
     """
 
@@ -43,6 +45,7 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._mailboxes: dict[str, Mailbox] = {}  # by request id, of unfinished requests
         self._deadline: float | None = None  # of shutdown, on time.monotonic()'s clock
+        self._traces = FaultTraces(engine.config.fault_trace_dir)
         self._heart = Heartbeat(engine.clock, engine.num_ops_run)
         self._door = threading.Lock()  # held to close it, and to pass through it
         self._is_open = True
@@ -158,8 +161,7 @@ class EngineThread:
             outputs = self.engine.step()
             self._heart.beat()
         except Exception as error:
-            logging.getLogger(__name__).exception("a step failed; its requests are ended")
-            self._fail_all(error)
+            self._fail(error)
         else:
             self._send([(output.request_id, output) for output in outputs])
 
@@ -184,12 +186,24 @@ class EngineThread:
                 self._send([(request_id, output)])
             self._mailboxes.pop(request_id, None)
 
-    def _fail_all(self, cause: Exception) -> None:
-        for request_id, mailbox in list(self._mailboxes.items()):
+    def _fail(self, cause: Exception) -> None:
+        """Ends the requests of the step that failed, or all if it had none yet: so that each failing step ends one."""
+        mine = [name for name in self.engine.blamed() if name in self._mailboxes] or list(self._mailboxes)
+        path = self._traces.write(self.engine, cause, mine)
+        logging.getLogger(__name__).error(
+            "a step failed, and with it %s; %d other requests go on%s",
+            ", ".join(mine) or "no request",
+            len(self._mailboxes) - len(mine),
+            "" if path is None else f". What is known: {path}",
+            exc_info=cause,
+        )
+        if self.engine.stats is not None:
+            self.engine.stats.num_failed_steps += 1
+        for request_id in mine:
             self.engine.abort_request(request_id)
+            mailbox = self._mailboxes.pop(request_id)
             error = StepFailedError(f"request {request_id!r} ended: a step of the engine failed ({cause!r})")
             error.__cause__ = cause
-            del self._mailboxes[request_id]
             self._post_to(mailbox.postman, [(mailbox, error)])
 
     def _set_deadline(self, deadline: float) -> None:

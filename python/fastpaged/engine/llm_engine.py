@@ -127,6 +127,7 @@ class LLMEngine:
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
         self.overlaps_steps = config.async_scheduling
         self._in_flight: _core.SchedulerOutput | None = None
+        self.plan_under_way: _core.SchedulerOutput | None = None  # that of the last step
         self._closed = False
         self._exclusive = Exclusive("this engine")
         self._pins = PinnedPrefixes(
@@ -151,6 +152,7 @@ class LLMEngine:
             return []
         with self._exclusive, DeferredSignals():
             self._watch.begin()
+            self.plan_under_way = None
             self._pins.expire()
             plan = result = None
             broken: list[int] = []  # requests
@@ -186,16 +188,24 @@ class LLMEngine:
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
         """The plan in flight, or else a new one, and what came of it."""
         if self._in_flight is None:
-            plan = self._planned()
+            self.plan_under_way = plan = self._planned()
             result = self._executor.run(plan)
             self._watch.end(COMPUTE, of_which_copying=self._executor.copying_time)
         else:
-            plan, self._in_flight = self._in_flight, None
+            self.plan_under_way = plan = self._in_flight
+            self._in_flight = None
             self.preemptions.note_call()
             result = self._executor.finish()
             self._watch.end(COMPUTE)
         self.preemptions.note_step(plan, self._executor.copying_time)
         return plan, result
+
+    def blamed(self) -> list[str]:
+        """Whose step it was that failed: the requests in its plan. Empty if it failed before there was one."""
+        plan = self.plan_under_way
+        groups = [] if plan is None else dict.fromkeys(group_id for group_id, _, _ in plan.scheduled)
+        names = (self._outputs.request_id(group_id) for group_id in groups)
+        return [name for name in names if name is not None]
 
     def _start_next(self) -> list[int]:
         """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the

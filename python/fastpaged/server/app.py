@@ -13,12 +13,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
-from fastpaged.server import abort, chat_completions, completions, health, metrics, models, tokenize
+from fastpaged.server import abort, chat_completions, completions, health, kv_route, metrics, models, prefixes, tokenize
 from fastpaged.server.access import Access
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
 from fastpaged.server.http_count import HttpCount
 from fastpaged.server.request_body import RequestBody
+from fastpaged.server.request_report import RequestLog
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     """An ASGI app that serves an engine, which stays the caller's to shut down. model: see Service."""
     docs: dict[str, Any] = {} if settings.enable_docs else {"docs_url": None, "redoc_url": None, "openapi_url": None}
     app = FastAPI(title="fastpaged", version=_core.__version__, root_path=settings.root_path, **docs)
-    app.state.service = Service(engine, settings, model)
-    for routes in (models, completions, chat_completions, tokenize, health, abort, metrics):
+    service = app.state.service = Service(engine, settings, model)
+    if settings.log_requests:
+        service.readers.append(RequestLog())
+    for routes in (models, completions, chat_completions, tokenize, health, abort, metrics, kv_route, prefixes):
         app.include_router(routes.router)
     for kind in (ApiError, FastpagedError):
         app.add_exception_handler(kind, _answer)
@@ -60,8 +63,11 @@ class _AsciiJSON(JSONResponse):
         return json.dumps(content).encode("ascii")
 
 
-async def _answer(_: Request, error: Exception) -> Response:
+async def _answer(request: Request, error: Exception) -> Response:
     known = api_error(error)
+    stats = Service.of(request).engine.stats
+    if known.status == 400 and stats is not None and request.url.path.endswith("/completions"):
+        stats.note_rejected("invalid")
     return _AsciiJSON(known.body, known.status, known.headers)
 
 

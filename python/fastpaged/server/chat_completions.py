@@ -7,12 +7,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
 
 from fastpaged.server.chat_logprobs import ChatLogprobs
 from fastpaged.server.chat_request import ChatCompletionRequest
 from fastpaged.server.conversation import conversation_prompt
 from fastpaged.server.generation import Call
+from fastpaged.server.json_answer import json_answer
 from fastpaged.server.logprobs_body import prompt_logprobs_body
 from fastpaged.server.prompts import cut_prompt
 from fastpaged.server.service import Service
@@ -34,15 +34,16 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request) 
     service.check_open()
     service.check_model(body.model)
     body.check_served()
+    service.note_unknown(body.unknown)
     params = body.sampling_params(
         service.engine.get_default_sampling_params(), max_tokens=body.most_tokens, logprobs=body.num_logprobs
     )
     prompt = await conversation_prompt(service, body, add_special_tokens=bool(body.add_special_tokens))
-    call = Call(request, body, "chatcmpl-", [cut_prompt(service, prompt, body)], params)
+    call = Call(request, body, "chatcmpl-", [cut_prompt(service, prompt, body, params.max_tokens)], params)
     answer = _Answer(call, body, params.n)
     if body.stream:
         return await call.stream(answer.events())
-    return JSONResponse(answer.body(await call.finished()), headers=call.headers)
+    return await json_answer(await call.finished(), answer.body, call.headers)
 
 
 class _Answer:
@@ -90,7 +91,7 @@ class _Answer:
                         yield f"data: {head}{self._beginning(index, output)}]{usage}}}\n\n".encode()
                 for answer in output.outputs:
                     yield f"data: {head}{self._piece(answer)}]{usage}}}\n\n".encode()
-        if self._body.includes_usage:
+        if self._call.includes_usage:
             yield f'data: {head}],"usage":{json.dumps(self._usage.body())}}}\n\n'.encode()
 
     def _beginning(self, index: int, output: RequestOutput) -> str:

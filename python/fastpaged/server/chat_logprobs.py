@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.server.logprobs_body import finite, token_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,9 +35,8 @@ class ChatLogprobs:
         return {"content": content, "refusal": None}
 
     def _token(self, token_id: int, found: Logprob) -> dict[str, Any]:
-        text = found.decoded_token
         return {
-            "token": f"token_id:{token_id}" if self._as_ids or text is None else text,
-            "logprob": found.logprob,
+            "token": token_name(token_id, found.decoded_token, as_id=self._as_ids),
+            "logprob": finite(found.logprob),
             "bytes": list(self._tokenizer.token_bytes(token_id)),
         }

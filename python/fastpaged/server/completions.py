@@ -23,7 +23,7 @@ async def create_completion(body: CompletionRequest, request: Request) -> Respon
     body.check_served()
     service.note_unknown(body.unknown)
     params = body.params(service.engine.get_default_sampling_params())
-    prompts = [await engine_prompt(service, prompt, body) for prompt in as_prompts(body.prompt)]
+    prompts = [await engine_prompt(service, prompt, body, params.max_tokens) for prompt in as_prompts(body.prompt)]
     call = Call(request, body, "cmpl-", prompts, params)
     answer = CompletionAnswer(call, body, params.n)
     if body.stream:

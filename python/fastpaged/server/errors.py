@@ -29,6 +29,7 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _RETRY_AFTER = "1"  # second: queues are short by then, or another answer says so
+_NOT_AGAIN = {"X-Should-Retry": "false"}  # OpenAI's clients send again whatever ends in 5xx, unless they are told this
 
 
 class ApiError(Exception):
@@ -41,7 +42,7 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.param = param
-        self.headers = dict(headers or {})
+        self.headers = {**(_NOT_AGAIN if status == HTTPStatus.NOT_IMPLEMENTED else {}), **(headers or {})}
 
     @property
     def body(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from fastpaged.server.errors import ApiError
 from fastpaged.server.event_stream import EventStream
 from fastpaged.server.keep_alive import with_comments
 from fastpaged.server.merged_outputs import Indexed, merged
+from fastpaged.server.request_report import RequestReport
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
@@ -49,11 +50,34 @@ class Call:
             self.service.engine.generate(prompt, self._params, request_id, **terms)
             for request_id, prompt in zip(ids, self._prompts, strict=True)
         ]
-        with self.service.in_flight(self.id, ids):
-            async with aclosing(merged(requests)) as outputs:
-                async for item in outputs:
-                    _check_computed(item.output)
-                    yield item
+        last: list[RequestOutput | None] = [None] * len(ids)
+        failure: Exception | None = None
+        began = time.monotonic()
+        try:
+            with self.service.in_flight(self.id, ids):
+                async with aclosing(merged(requests)) as outputs:
+                    async for item in outputs:
+                        last[item.place] = item.output
+                        _check_computed(item.output)
+                        yield item
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            for name, output in zip(ids, last, strict=True):
+                self._report(name, output, failure, began)
+
+    def _report(self, name: str, output: RequestOutput | None, error: Exception | None, began: float) -> None:
+        """To whoever is told of every request. What ended the call is no matter of a request that had ended before."""
+        if output is not None and output.finished and not isinstance(error, ApiError):
+            error = None
+        if self.service.readers:
+            stream = bool(self._body.stream)
+            report = RequestReport.of(
+                name, self.model, self._params, stream=stream, began=began, output=output, error=error
+            )
+            for reader in self.service.readers:
+                reader.tell(report, self._request.headers)
 
     def head(self, kind: str) -> dict[str, Any]:
         """What every answer and every event of it begins with. kind: its "object"."""

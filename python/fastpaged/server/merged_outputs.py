@@ -45,6 +45,7 @@ async def merged(requests: Sequence[Outputs]) -> AsyncGenerator[Indexed, None]:
                 await asyncio.sleep(0)
             if errors:
                 break
+        await asyncio.sleep(0)
         num_open = len(readers)
         while num_open > 0:
             item = await arrived.get()

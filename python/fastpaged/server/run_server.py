@@ -188,10 +188,18 @@ def run_server(
 
     Raises OSError if it cannot listen.
     """
+    traces = None
     try:
-        server = make_server(make_app(engine, settings, model), settings)
-        server.run(list(sockets) if sockets else None)
+        app = make_app(engine, settings, model)
+        if settings.otlp_traces_endpoint is not None:
+            from fastpaged.server.otel_traces import RequestTraces  # an extra, which takes its time
+
+            traces = RequestTraces(settings.otlp_traces_endpoint)
+            app.state.service.readers.append(traces)
+        make_server(app, settings).run(list(sockets) if sockets else None)
     finally:
+        if traces is not None:
+            traces.close()
         engine.shutdown()
         if settings.uds is not None:
             with contextlib.suppress(FileNotFoundError):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fastpaged.engine.async_llm_engine import AsyncLLMEngine
     from fastpaged.engine.heartbeat import Progress
     from fastpaged.kv_snapshot import KVSplit
+    from fastpaged.server.request_report import Reader
     from fastpaged.server.settings import ServerSettings
 
 _MOST_UNKNOWN = 100  # fields: a log is not to be filled from outside
@@ -42,6 +43,7 @@ class Service:
         self._unknown_fields: set[str] = set()  # of requests, of which the log has told
         self._idle = asyncio.Event()
         self._idle.set()
+        self.readers: list[Reader] = []  # of what became of each request
         self.is_draining = False  # no new ones are let in
 
     @classmethod

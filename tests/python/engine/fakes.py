@@ -90,7 +90,8 @@ class ToyWorker:
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
         self.num_closed = self.num_ops_run = 0
         self.before_step: Callable[[], None] | None = None
-        self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
+        self.device = _core.CpuDevice("scalar", 1)
+        self._sampler = _core.Sampler(self.device)
         self._started: _core.Batch | None = None
 
     def copy(self, plan: _core.SchedulerOutput) -> int:
