@@ -65,6 +65,10 @@ def run(args: argparse.Namespace) -> int:
     for index, (rate, requests) in enumerate(zip(options.rates, loads, strict=True)):
         measured = _measure(args, options, rate, requests, is_first=index == 0)
         results.append(_result(options, rate, requests, measured))
+        if not all(sample.is_counted_by_server for sample in measured.samples if sample.error is None):
+            print(
+                "fastpaged: warning: the server counts no tokens: events that bring some are counted", file=sys.stderr
+            )
         print("\n".join(figure_rows(results[-1], options.shown_metrics, options.shown_percentiles)), flush=True)
     if options.save_result is not None:
         saved = results[0] if len(results) == 1 else results

@@ -110,6 +110,16 @@ def test_files_are_sent_in_their_order_and_as_they_are(tmp_path: Path) -> None:
     assert not any("ignore_eos" in body for body in fake.bodies)
 
 
+def test_a_server_that_counts_no_tokens_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}}
+    events = [text_event("x"), text_event("y", "stop")]
+    with scripted_server(stream(*events, DONE), stream(*events, usage, DONE)) as fake:
+        for num_output, num_input, warned in ((2, 6, True), (5, 7, False)):
+            result = result_of(fake.url, tmp_path, *RANDOM, "--num-prompts", "1")
+            assert (result["total_output_tokens"], result["total_input_tokens"]) == (num_output, num_input)
+            assert ("the server counts no tokens" in capsys.readouterr().err) == warned
+
+
 def test_warming_up_is_no_part_of_the_load(tmp_path: Path) -> None:
     answer = stream(text_event("x", "stop"), DONE)
     with scripted_server(*[answer] * 5) as fake:
