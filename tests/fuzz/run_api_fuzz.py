@@ -33,9 +33,8 @@ def main() -> int:
         health = server.client.get("/health")
         splits = server.client.get("/kv?blocks=false").json()["tiers"]["device"]["split"]
     print(f"{fuzz.statuses.total()} requests, by status: {dict(sorted(fuzz.statuses.items()))}")
-    print(
-        f"/health: {health.json()}; slots held and not pinned: {splits['num_slots'] - splits['free'] - splits['pinned']}"
-    )
+    held = splits["num_slots"] - splits["free"] - splits["pinned"]
+    print(f"/health: {health.json()}; slots held and not pinned: {held}")
     return 0 if health.status_code == 200 and fuzz.statuses.total() >= arguments.least else 1
 
 
