@@ -24,7 +24,7 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+.PHONY: fuzz-api help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
   lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
   bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
 	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
 	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
+	@echo 'make fuzz-api  thousands of requests that the OpenAPI description makes us think of'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -140,6 +141,9 @@ lint: $(TEST)/.packages
 	  -Dpybind11_DIR="$$($(TEST)/bin/python -m pybind11 --cmakedir)" > build/lint.log
 	$(call phase,clang-tidy) xargs -P $(CMAKE_BUILD_PARALLEL_LEVEL) -n 1 $(TEST)/bin/clang-tidy -p build/lint --quiet \
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
+
+fuzz-api: $(TEST)/.installed
+	$(call phase,Requests made up from the OpenAPI description) $(TEST)/bin/python tests/fuzz/run_api_fuzz.py
 
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \

@@ -103,7 +103,7 @@ def test_the_trace_holds_nothing_of_what_was_asked(tmp_path: Path) -> None:
     fail_at(inner(engine).worker, "execute", 2, RuntimeError("broken"))
 
     async def ask() -> list[Any]:
-        return await asyncio.gather(ids(engine, PROMPTS[0], greedy()), return_exceptions=True)
+        return list(await asyncio.gather(ids(engine, PROMPTS[0], greedy()), return_exceptions=True))
 
     try:
         [result] = run(ask())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from server.serving import running_server
 
@@ -43,7 +44,14 @@ def test_a_prefix_is_pinned_listed_used_and_unpinned(tiny_llama: Path) -> None:
 
 def test_what_cannot_be_pinned_is_refused_with_the_reason(tiny_llama: Path) -> None:
     with running_server(tiny_llama) as server:
-        for body in ({}, {"prompt": []}, {"prompt": [1]}, {"prompt": "x", "messages": []}, {"prompt": PROMPT * 8}):
+        bodies: list[dict[str, Any]] = [
+            {},
+            {"prompt": []},
+            {"prompt": [1]},
+            {"prompt": "x", "messages": []},
+            {"prompt": PROMPT * 8},
+        ]
+        for body in bodies:
             answer = server.client.post("/v1/cache/prefixes", json=body)
             assert answer.status_code == 400, body
             assert answer.json()["error"]["message"]
