@@ -201,7 +201,9 @@ class EngineThread:
             self.engine.stats.num_failed_steps += 1
         for request_id in mine:
             self.engine.abort_request(request_id)
-            mailbox = self._mailboxes.pop(request_id)
+            mailbox = self._mailboxes.pop(request_id, None)
+            if mailbox is None:  # it went when its event loop was found to be gone
+                continue
             error = StepFailedError(f"request {request_id!r} ended: a step of the engine failed ({cause!r})")
             error.__cause__ = cause
             self._post_to(mailbox.postman, [(mailbox, error)])

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from fastpaged.sampling_params import RequestOutputKind, SamplingParams, as_token_id
 from fastpaged.server.errors import ApiError
@@ -22,6 +22,7 @@ _SAMPLING_FIELDS = (
     "spaces_between_special_tokens", "allowed_token_ids", "stream_interval",
 )  # fmt: skip
 _DRAWING = ("top_p", "top_k", "min_p")  # what a beam search has no use for, though the model's defaults may name it
+_MOST_IDS = 1 << 18  # of one field: more than a vocabulary has, and each is looked at on the event loop
 
 # Known, and not there: each may be absent, null or one of these.
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
@@ -72,15 +73,15 @@ class GenerationFields(BaseModel):
     min_p: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: list[int] | None = Field(None, max_length=_MOST_IDS)
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
-    logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    logit_bias: dict[str, float] | None = Field(None, max_length=_MOST_IDS)
+    allowed_token_ids: list[int] | None = Field(None, max_length=_MOST_IDS)
     prompt_logprobs: int | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None

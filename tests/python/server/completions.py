@@ -83,7 +83,6 @@ def reader_keeps_up(server: Running) -> Iterator[None]:
                     yield output
                     is_read.release()
         finally:
-            engine.on_planned = None
             is_read.release(1000)  # what was begun ends
 
     def planned() -> None:

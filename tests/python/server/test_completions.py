@@ -10,6 +10,8 @@ import pytest
 from server.completions import PATH, choices, events, in_process, post
 from server.serving import Running, running_server
 
+from fastpaged.server.settings import ServerSettings
+
 PROMPT = "The cat is on the"
 SEEDED: dict[str, Any] = {"seed": 7, "max_tokens": 24}
 # Fields of a body that are params of the same name.
@@ -152,3 +154,30 @@ def test_a_request_may_bring_its_id_in_the_body_or_a_header(server: Running) -> 
     assert post(server, prompt=PROMPT, max_tokens=1, request_id="mine")["id"].endswith("mine")
     headed = server.client.post(PATH, json={"prompt": PROMPT, "max_tokens": 1}, headers={"X-Request-Id": "theirs"})
     assert headed.json()["id"].endswith("theirs")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_id_is_a_header_of_the_answer_where_the_server_says_so(tiny_llama: Path, stream: bool) -> None:
+    with running_server(tiny_llama, ServerSettings(enable_request_id_headers=True)) as server:
+        response = server.client.post(PATH, json={"prompt": PROMPT, "request_id": "mine", "stream": stream})
+        assert response.headers["x-request-id"] == "cmpl-mine"
+        assert '"id":"cmpl-mine"' in response.text
+
+
+def test_time_that_is_up_ends_an_answer_with_what_it_has(server: Running) -> None:
+    for field, reason in (("deadline", "deadline"), ("queue_timeout", "queue_timeout")):
+        answer = post(server, prompt=[PROMPT, "in"], n=2, max_tokens=400, ignore_eos=True, **{field: 1e-9})
+        assert {choice["finish_reason"] for choice in answer["choices"]} == {"abort"}
+        assert {choice["stop_reason"] for choice in answer["choices"]} == {reason}
+
+
+@pytest.mark.parametrize("deadline", [None, 3600.0])
+def test_no_request_has_more_time_than_the_server_allows(tiny_llama: Path, deadline: float | None) -> None:
+    with running_server(tiny_llama, ServerSettings(max_request_seconds=0.001)) as server:
+        [choice] = post(server, prompt=PROMPT, max_tokens=400, ignore_eos=True, deadline=deadline)["choices"]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("abort", "deadline")
+
+
+def test_a_priority_goes_with_the_policy_that_looks_at_it(tiny_llama: Path) -> None:
+    with running_server(tiny_llama, scheduling_policy="priority") as server:
+        assert post(server, prompt=PROMPT, max_tokens=1, priority=-5)["choices"]

@@ -44,6 +44,25 @@ def test_columns_of_logprobs_are_those_of_the_engine(server: Running, count: int
     assert streamed["logprobs"] == columns
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stop": ["e", "t", "a"], "seed": 3},
+        {"n": 2, "best_of": 4},
+        {"n": 2, "use_beam_search": True, "seed": None, "temperature": 0},
+    ],
+    ids=["a stop string", "the best of some", "beams"],
+)
+def test_choices_of_every_kind_have_their_logprobs(server: Running, fields: dict[str, Any]) -> None:
+    asked = {**ASKED, "logprobs": 3, **fields}
+    expected = in_process(server, PROMPT, **asked)
+    answer = post(server, prompt=PROMPT, **asked)
+    assert len(answer["choices"]) == len(expected.outputs) == fields.get("n", 1)
+    for choice, one in zip(answer["choices"], expected.outputs, strict=True):
+        assert one.logprobs is not None
+        assert choice["logprobs"] == legacy_logprobs(one.token_ids, list(one.logprobs), {})
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_an_echo_begins_with_the_prompt_and_its_logprobs(server: Running, first_name: dict[int, str], n: int) -> None:
     expected = in_process(server, PROMPT, logprobs=2, prompt_logprobs=2, n=n, **ASKED)

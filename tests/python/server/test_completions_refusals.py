@@ -39,6 +39,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, int]] = [
     ({"length_penalty": 2.0}, "length_penalty", 400),
     ({"logit_bias": {"the": 1}}, None, 400),
     ({"logit_bias": {"300": 1}}, None, 400),
+    ({"allowed_token_ids": [1] * 300000}, "allowed_token_ids", 400),
     ({"allowed_token_ids": []}, "allowed_token_ids", 400),
     ({"bad_words": [""]}, None, 400),
     ({"min_tokens": 17}, "min_tokens", 400),

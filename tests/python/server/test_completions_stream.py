@@ -149,10 +149,24 @@ def test_a_failure_in_the_middle_is_an_event_before_the_end(server: Running) -> 
 
 
 def test_a_client_that_leaves_takes_all_its_prompts_along(server: Running) -> None:
+    has_left, num_planned = threading.Event(), 0
+
+    def planned() -> None:
+        nonlocal num_planned
+        num_planned += 1
+        if num_planned > 5:
+            assert has_left.wait(60)
+
+    server.engine._thread.engine.on_planned = planned
     body = {**ASKED, "max_tokens": 400, "ignore_eos": True, "stream": True}
     with server.client.stream("POST", PATH, json=body) as response:
         next(response.iter_lines())
         assert server.service.num_in_flight == 1
-    while server.service.num_in_flight > 0 or server.engine.progress().num_unfinished > 0:
-        pass  # it ends, or the test's time does
+    while server.service.num_in_flight > 0:
+        pass  # the event loop sees that it has left, while the engine stands still in its sixth step at last
+    has_left.set()
+    while server.engine.progress().num_unfinished > 0:
+        pass
+    server.engine._thread.engine.on_planned = None
+    assert num_planned <= 6
     assert post(server, **ASKED)["usage"]["completion_tokens"] > 0
