@@ -60,7 +60,8 @@ class EngineStats:
         self.num_started = self.num_running = self.num_waiting = 0
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.expired = {"deadline": 0, "queue_timeout": 0}  # of those aborted
-        self.rejected = dict.fromkeys(REJECTIONS, 0)
+        self._rejected = dict.fromkeys(REJECTIONS, 0)
+        self._rejected_early = dict.fromkeys(REJECTIONS, 0)  # of another thread than the engine's
         self.prompt_tokens = {"computed": 0, "device_cache": 0, "host_cache": 0}  # of prompts that were let in
         self.num_generation_tokens = 0
         self.num_prefix_queries = 0  # tokens of prompts that were looked up
@@ -89,9 +90,18 @@ class EngineStats:
         """A request was queued."""
         self.num_started += 1
 
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Requests that were refused, by REJECTIONS."""
+        return {reason: count + self._rejected_early[reason] for reason, count in self._rejected.items()}
+
     def note_rejected(self, reason: str) -> None:
         """One was refused: of REJECTIONS."""
-        self.rejected[reason] += 1
+        self._rejected[reason] += 1
+
+    def note_rejected_early(self, reason: str) -> None:
+        """One was refused before the engine heard of it: for one thread, that of a server's event loop."""
+        self._rejected_early[reason] += 1
 
     def note_tokens(self, count: int) -> None:
         """So many were generated."""

@@ -61,7 +61,7 @@ async def _answer(request: Request, error: Exception) -> Response:
     known = api_error(error)
     stats = Service.of(request).engine.stats
     if known.status == 400 and stats is not None and request.url.path.endswith("/completions"):
-        stats.note_rejected("invalid")
+        stats.note_rejected_early("invalid")
     return AsciiJSONResponse(known.body, known.status, known.headers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fastpaged.server.settings import ServerSettings
 
 _WRITE_BUFFER = 64 << 10  # bytes that wait for a slow reader before the answer does
+_KERNEL_BUFFER = 128 << 10  # the same in the kernel, which doubles it
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -54,6 +56,9 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(503, "the server has as many connections as it takes")
             return
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
+        listener = transport.get_extra_info("socket")
+        if listener is not None:  # else the kernel gives megabytes to each reader who is slow enough
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
         self._since = time.monotonic()
         self._timer = self.loop.call_later(self._first_look, self._look)
 

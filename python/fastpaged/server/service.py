@@ -11,7 +11,7 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fastpaged.errors import InvalidRequestError
+from fastpaged.errors import InvalidRequestError, QueueOverflowError
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -113,6 +113,13 @@ class Service:
         await self._idle.wait()
 
     def check_open(self) -> None:
-        """ApiError 503 while the server drains."""
+        """ApiError 503 while the server drains, QueueOverflowError where too much waits: at once, for the engine is not
+        asked in the middle of a step."""
         if self.is_draining:
             raise ApiError(503, "the server is shutting down", headers={"Retry-After": "1"})
+        try:
+            self.engine.check_admission()
+        except QueueOverflowError:
+            if self.engine.stats is not None:
+                self.engine.stats.note_rejected_early("queue_full")
+            raise
