@@ -24,7 +24,7 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: fuzz-api help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+.PHONY: fuzz-api openai soak help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
   lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
   bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
@@ -41,6 +41,8 @@ help:
 	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
 	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
 	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
+	@echo 'make openai  the official client against a server with SmolLM2'
+	@echo 'make soak    ten minutes of a server under pressure, with faults put in'
 	@echo 'make fuzz-api  thousands of requests that the OpenAPI description makes us think of'
 	@echo 'make clean   remove builds and environments'
 
@@ -144,6 +146,13 @@ lint: $(TEST)/.packages
 
 fuzz-api: $(TEST)/.installed
 	$(call phase,Requests made up from the OpenAPI description) $(TEST)/bin/python tests/fuzz/run_api_fuzz.py
+
+openai: $(TEST)/.installed $(GGUF)
+	$(call phase,The official client against a server with SmolLM2) FASTPAGED_TEST_MODEL=$(GGUF) \
+	  $(TEST)/bin/python -m pytest -q tests/python/server/test_openai_client.py
+
+soak: $(TEST)/.installed $(GGUF)
+	$(call phase,A server under pressure) $(TEST)/bin/python tests/soak/run_server_soak.py --model $(GGUF)
 
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \

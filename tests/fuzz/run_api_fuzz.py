@@ -25,13 +25,16 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, running_server(write_tiny_llama(Path(folder))) as server:
         fuzz = ApiFuzz(server.url)
-        fuzz.run(arguments.examples, lambda what: print(f"  {fuzz.statuses.total():6} requests; {what}", flush=True))
+        fuzz.run(
+            arguments.examples,
+            lambda what: print(f"  {fuzz.statuses.total():6} requests; {what}", flush=True),
+            arguments.seed,
+        )
         health = server.client.get("/health")
         splits = server.client.get("/kv?blocks=false").json()["tiers"]["device"]["split"]
     print(f"{fuzz.statuses.total()} requests, by status: {dict(sorted(fuzz.statuses.items()))}")
-    print(
-        f"/health: {health.json()}; slots held and not pinned: {splits['num_slots'] - splits['free'] - splits['pinned']}"
-    )
+    held = splits["num_slots"] - splits["free"] - splits["pinned"]
+    print(f"/health: {health.json()}; slots held and not pinned: {held}")
     return 0 if health.status_code == 200 and fuzz.statuses.total() >= arguments.least else 1
 
 

@@ -17,7 +17,6 @@ from fastpaged.cli.remote_options import api_key, model_name, open_remote
 from fastpaged.client import arrivals
 from fastpaged.client.address import Address
 from fastpaged.client.endpoint import ENDPOINTS
-from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -65,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
     for index, (rate, requests) in enumerate(zip(options.rates, loads, strict=True)):
         measured = _measure(args, options, rate, requests, is_first=index == 0)
         results.append(_result(options, rate, requests, measured))
+        if not all(sample.is_counted_by_server for sample in measured.samples if sample.error is None):
+            print(
+                "fastpaged: warning: the server counts no tokens: events that bring some are counted", file=sys.stderr
+            )
         print("\n".join(figure_rows(results[-1], options.shown_metrics, options.shown_percentiles)), flush=True)
     if options.save_result is not None:
         saved = results[0] if len(results) == 1 else results
@@ -81,7 +84,7 @@ def _measure(
     from fastpaged.client.sender import Sender
 
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() else None
-    phase = "requests" if len(options.rates) == 1 else f"requests at {'inf' if rate is None else rate:g}/s"
+    phase = "requests" if len(options.rates) == 1 else f"requests at {rate}/s"
     endpoint = ENDPOINTS[options.endpoint]
     for request in requests:
         endpoint.body(request)  # what this route cannot say is said before the load, not in it
@@ -113,10 +116,8 @@ def _measure(
 def _arrivals(options: Options, rate: float | None, requests: Sequence[BenchRequest]) -> list[float]:
     if rate is not None and math.isinf(rate):
         return [0.0] * len(requests)
-    if requests[0].arrival_s is not None:
+    if rate is None or requests[0].arrival_s is not None:
         return arrivals.trace_arrivals(requests, rate)
-    if rate is None:
-        raise InvalidRequestError("--request-rate must be given for requests without times of their own")
     return arrivals.random_arrivals(len(requests), rate, options.burstiness, options.seed)
 
 

@@ -80,8 +80,7 @@ class SampleReader:
             sample.text.append(text_of(choice))
             if self._endpoint.has_tokens(choice):
                 sample.token_times.append(now)
-                if not sample.is_counted_by_server:
-                    sample.num_output_tokens += 1
+                sample.num_output_tokens += 1
         usage = event.get("usage")
         if usage:
             sample.is_counted_by_server = True

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fastpaged.client.sample import Sample
 
 _SECONDS_TO_CONNECT = 60.0  # a server that is busy accepts late
+_SECONDS_TO_KEEP = 2.0  # of a connection that is idle: less than servers wait, lest both use it and close it
 _DONE = "[DONE]"
 
 
@@ -66,8 +67,8 @@ class Sender:
         import aiohttp
 
         if self._address.uds is not None:
-            return aiohttp.UnixConnector(self._address.uds, limit=0)
-        return aiohttp.TCPConnector(limit=0)
+            return aiohttp.UnixConnector(self._address.uds, limit=0, keepalive_timeout=_SECONDS_TO_KEEP)
+        return aiohttp.TCPConnector(limit=0, keepalive_timeout=_SECONDS_TO_KEEP)
 
     async def send(self, request: BenchRequest) -> Sample:
         """The answer, or why there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -15,12 +14,14 @@ from fastpaged import _core
 from fastpaged.errors import FastpagedError
 from fastpaged.server import abort, chat_completions, completions, health, kv_route, metrics, models, prefixes, tokenize
 from fastpaged.server.access import Access
+from fastpaged.server.ascii_json import AsciiJSONResponse
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError, api_error
 from fastpaged.server.http_count import HttpCount
 from fastpaged.server.request_body import RequestBody
 from fastpaged.server.request_report import RequestLog
 from fastpaged.server.service import Service
+from fastpaged.server.unexpected import Unexpected
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -44,8 +45,8 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     app.add_exception_handler(ClientGoneError, _answer_nobody)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     app.add_exception_handler(HTTPException, _answer_http)
-    app.add_exception_handler(Exception, _answer)
     # The last one added is the first one asked.
+    app.add_middleware(Unexpected)
     app.add_middleware(RequestBody, settings=settings)
     app.add_middleware(Access, keys=settings.api_keys, root_path=settings.root_path)
     if settings.allowed_origins:
@@ -56,19 +57,12 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
     return app
 
 
-class _AsciiJSON(JSONResponse):
-    """Of what a client has said, which need not be Unicode that UTF-8 can hold."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content).encode("ascii")
-
-
 async def _answer(request: Request, error: Exception) -> Response:
     known = api_error(error)
     stats = Service.of(request).engine.stats
     if known.status == 400 and stats is not None and request.url.path.endswith("/completions"):
         stats.note_rejected("invalid")
-    return _AsciiJSON(known.body, known.status, known.headers)
+    return AsciiJSONResponse(known.body, known.status, known.headers)
 
 
 async def _answer_nobody(_: Request, __: Exception) -> Response:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastpaged.errors import InvalidRequestError
@@ -67,7 +68,7 @@ class Service:
                 self._unknown_fields.add(name)
                 logging.getLogger(__name__).warning("a request's field %.100r is not known here; it is ignored", name)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Of all that an answer's bits depend on beside the request: two servers with the same one answer alike."""
         return f"fp_{hashlib.sha256(self.engine.arithmetic.encode()).hexdigest()[:12]}"

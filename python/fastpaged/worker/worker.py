@@ -106,8 +106,10 @@ class Worker:
 
     @property
     def num_ops_run(self) -> int:
-        """Ops of forward passes that have ended, ever. Any thread may ask, while one is computed too."""
-        return self.graph.num_nodes_run
+        """Ops of forward passes that have ended, ever; 0 when it is closed. Any thread may ask, while one is computed
+        too."""
+        graph = getattr(self, "graph", None)
+        return 0 if graph is None else graph.num_nodes_run
 
     @property
     def block_bytes(self) -> int:

@@ -62,21 +62,20 @@ def test_random_requests_are_answered_and_counted_by_either_route(
     assert "Total generated tokens:                 20\n" in out
 
 
-def test_the_result_has_the_fields_that_people_s_scripts_read(server: Running, tmp_path: Path) -> None:
-    options = ["--num-prompts", "2", "--metric-percentiles", "50,99", "--percentile-metrics", "ttft,tpot,itl,e2el"]
-    result = result_of(
-        server.url, tmp_path, *RANDOM, *options, "--save-detailed", "--label", "mine", "--request-rate", "999"
-    )
-    names = [*FIELDS]
-    names += [
+def test_the_result_has_the_fields_that_people_s_scripts_read(tmp_path: Path) -> None:
+    options = ["--metric-percentiles", "50,99", "--percentile-metrics", "ttft,tpot,itl,e2el", "--label", "mine"]
+    answer = stream(text_event("a"), text_event("b", "stop"), DONE)
+    with scripted_server(answer, answer) as fake:
+        options += [*RANDOM, "--num-prompts", "2", "--save-detailed", "--request-rate", "999"]
+        result = result_of(fake.url, tmp_path, *options)
+    figures = [
         f"{figure}_{metric}_ms"
         for figure in ("mean", "median", "std", "p50", "p99")
         for metric in ("ttft", "tpot", "itl", "e2el")
     ]
-    assert set(names) <= set(result)
-    assert result["label"] == "mine"
-    assert result["request_rate"] == 999
-    assert all(isinstance(result[name], float) for name in names if name.endswith("_ms"))
+    assert {*FIELDS, *figures} <= set(result)
+    assert (result["label"], result["request_rate"]) == ("mine", 999)
+    assert all(isinstance(result[name], float) for name in figures)
 
 
 def test_several_rates_are_several_results_with_prompts_of_their_own_and_one_picture(
@@ -108,6 +107,16 @@ def test_files_are_sent_in_their_order_and_as_they_are(tmp_path: Path) -> None:
     assert [(body["prompt"], body["max_tokens"]) for body in fake.bodies] == [("a", 3), ([5, 6], 4), ("b", 128)]
     assert all((body["top_k"], body["temperature"], body["model"]) == (5, 0.5, "tiny") for body in fake.bodies)
     assert not any("ignore_eos" in body for body in fake.bodies)
+
+
+def test_a_server_that_counts_no_tokens_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}}
+    events = [text_event("x"), text_event("y", "stop")]
+    with scripted_server(stream(*events, DONE), stream(*events, usage, DONE)) as fake:
+        for num_output, num_input, warned in ((2, 6, True), (5, 7, False)):
+            result = result_of(fake.url, tmp_path, *RANDOM, "--num-prompts", "1")
+            assert (result["total_output_tokens"], result["total_input_tokens"]) == (num_output, num_input)
+            assert ("the server counts no tokens" in capsys.readouterr().err) == warned
 
 
 def test_warming_up_is_no_part_of_the_load(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ def test_events_come_out_as_they_were_sent_however_the_bytes_are_cut(
             ends[index] = "\r"
     stream = "".join(map("".join, zip(lines, ends, strict=True))).encode()
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=20))
-    assert read(stream, cuts) == ["\n".join(event) for event in events]
+    expected = ["\n".join(event) for event in events]
+    assert read(stream, cuts) == read(stream, list(range(len(stream)))) == expected
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=10))
@@ -71,6 +72,12 @@ def test_a_character_that_is_cut_in_two_is_whole_again() -> None:
     reader = SseReader()
     assert reader.feed("data: é".encode()[:-1]) == []
     assert reader.feed("é\n\n".encode()[1:]) == ["é"]
+
+
+def test_the_two_bytes_that_end_a_line_may_come_apart() -> None:
+    reader = SseReader()
+    events = [reader.feed(piece) for piece in (b"data: a\r", b"", b"\ndata: b\r", b"\n\r", b"\ndata: c\r", b"\r")]
+    assert events == [[], [], [], ["a\nb"], [], ["c"]]
 
 
 def test_a_byte_order_mark_is_passed_over_at_the_start_alone() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import hypothesis
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
@@ -54,7 +55,7 @@ class ApiFuzz:
         def each(case: Any) -> None:
             self._check(case)
 
-        each()
+        (each if seed is None else hypothesis.seed(seed)(each))()
 
     def _check(self, case: Any) -> None:
         arguments = case.as_transport_kwargs()

@@ -38,7 +38,7 @@ class Reader(threading.Thread):
         return reason
 
 
-def test_sigterm_lets_all_streams_finish_and_takes_no_new_request(tiny_llama: Path) -> None:
+def test_behaviour_29_sigterm_lets_all_streams_finish_and_takes_no_new_request(tiny_llama: Path) -> None:
     with server_process([str(tiny_llama), *OPTIONS]) as (process, url):
         readers = [Reader(url) for _ in range(32)]
         for reader in readers:
@@ -56,7 +56,7 @@ def test_sigterm_lets_all_streams_finish_and_takes_no_new_request(tiny_llama: Pa
         assert process.wait(60) == 0
 
 
-def test_after_the_time_is_up_streams_end_with_what_they_have(tiny_llama: Path) -> None:
+def test_behaviour_29_after_the_time_is_up_streams_end_with_what_they_have(tiny_llama: Path) -> None:
     with server_process([str(tiny_llama), *OPTIONS, "--shutdown-timeout", "0"]) as (process, url):
         reader = Reader(url)
         assert reader.begun.wait(60)
@@ -66,7 +66,7 @@ def test_after_the_time_is_up_streams_end_with_what_they_have(tiny_llama: Path) 
         assert process.wait(60) == 0
 
 
-def test_a_second_signal_ends_them_at_once(tiny_llama: Path) -> None:
+def test_behaviour_29_a_second_signal_ends_them_at_once(tiny_llama: Path) -> None:
     with server_process([str(tiny_llama), *OPTIONS, "--shutdown-timeout", "3600"]) as (process, url):
         reader = Reader(url)
         assert reader.begun.wait(60)
