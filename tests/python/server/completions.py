@@ -73,6 +73,8 @@ def choices(stream: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 def reader_keeps_up(server: Running) -> Iterator[None]:
     """For one request at a time: the engine makes a step once the output of the one before has been read, so that no
     two become one."""
+    while server.engine.progress().num_unfinished > 0:
+        pass
     is_read = threading.Semaphore(1)
     real, engine = server.engine.generate, server.engine._thread.engine
 

@@ -114,6 +114,21 @@ def test_a_beam_search_finds_what_it_finds_in_process(server: Running) -> None:
     assert [choice["text"] for choice in answer["choices"]] == [one.text for one in expected]
 
 
+def test_what_the_model_wants_of_sampling_is_for_those_who_say_nothing(tiny_llama: Path) -> None:
+    wanted = {"temperature": 0.4, "top_p": 0.6, "top_k": 5, "max_new_tokens": 7}
+    with running_server(tiny_llama, override_generation_config=wanted) as server:
+        [choice] = post(server, prompt=PROMPT, seed=1)["choices"]
+        [own] = in_process(server, PROMPT, seed=1, temperature=0.4, top_p=0.6, top_k=5, max_tokens=7).outputs
+        assert choice["text"] == own.text
+        [choice] = post(server, prompt=PROMPT, seed=1, temperature=1.5)["choices"]
+        [own] = in_process(server, PROMPT, seed=1, temperature=1.5, top_p=0.6, top_k=5, max_tokens=7).outputs
+        assert choice["text"] == own.text
+        # Nothing is drawn in a beam search, so that what was wanted for drawing is of no use.
+        beams = post(server, prompt=PROMPT, use_beam_search=True, n=2)["choices"]
+        found = in_process(server, PROMPT, use_beam_search=True, n=2, temperature=0, max_tokens=7).outputs
+        assert [beam["text"] for beam in beams] == [one.text for one in found]
+
+
 def test_the_prompt_is_cut_only_where_somebody_says_so(server: Running) -> None:
     ids = server.engine.get_tokenizer().encode("The cat is on the mat and in the hat")
     for side, kept in (("left", ids[-4:]), (None, ids[-4:]), ("right", ids[:4])):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,13 +122,14 @@ def failing(server: Running, num_good: int) -> Any:
 
     async def generate(*args: Any, **more: Any) -> AsyncGenerator[RequestOutput, None]:
         left = num_good
-        async for output in real(*args, **more):
-            if left == 0:
-                lost = [replace(answer, finish_reason="error") for answer in output.outputs]
-                yield replace(output, finished=True, outputs=lost)
-                return
-            left -= 1
-            yield output
+        async with aclosing(real(*args, **more)) as outputs:
+            async for output in outputs:
+                if left == 0:
+                    lost = [replace(answer, finish_reason="error") for answer in output.outputs]
+                    yield replace(output, finished=True, outputs=lost)
+                    return
+                left -= 1
+                yield output
 
     return generate
 
@@ -160,7 +162,8 @@ def test_a_client_that_leaves_takes_all_its_prompts_along(server: Running) -> No
     server.engine._thread.engine.on_planned = planned
     body = {**ASKED, "max_tokens": 400, "ignore_eos": True, "stream": True}
     with server.client.stream("POST", PATH, json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # to let go of it is to leave
+        next(lines)
         assert server.service.num_in_flight == 1
     while server.service.num_in_flight > 0:
         pass  # the event loop sees that it has left, while the engine stands still in its sixth step at last
