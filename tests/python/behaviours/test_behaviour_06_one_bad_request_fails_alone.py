@@ -17,7 +17,7 @@ from server.step_gate import StepGate, inner, until
 from fastpaged.engine import mailbox, output_processor
 from fastpaged.engine.admission import Admission
 from fastpaged.engine.llm_engine import LLMEngine
-from fastpaged.server import chat_completions, completion_answer, usage
+from fastpaged.server import chat_completions, completion_logprobs, usage
 from fastpaged.tokenizer import Tokenizer
 from fastpaged.worker.worker import Worker
 
@@ -33,7 +33,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "making logprobs": (output_processor, "token_logprobs"),
     "merging outputs": (mailbox, "merge_deltas"),
     "adding up the usage": (usage.Usage, "note"),
-    "writing logprobs": (completion_answer.CompletionLogprobs, "body"),
+    "writing logprobs": (completion_logprobs.CompletionLogprobs, "body"),
 }
 
 
