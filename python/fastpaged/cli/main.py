@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         complete,
         generate,
         replay_recording,
+        run_batch,
         serve,
         top,
     )
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_parser(commands)
     complete.add_parser(commands)
     serve.add_parser(commands)
+    run_batch.add_parser(commands)
     bench.add_parser(commands)
     replay_recording.add_parser(commands)
     cache.add_parser(commands)

@@ -236,6 +236,11 @@ class AsyncLLMEngine(SaysWhyAbsent):
         }
 
     @property
+    def max_num_seqs(self) -> int:
+        """Sequences in one step, at most."""
+        return self._thread.engine.config.max_num_seqs
+
+    @property
     def vocab_size(self) -> int:
         """Token ids are below it."""
         return self._thread.engine.worker.model_config.vocab_size
