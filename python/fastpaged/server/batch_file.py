@@ -34,8 +34,8 @@ class BatchLine:
 
 class BatchFile:
     """source: lines {"custom_id", "method": "POST", "url", "body"}, as OpenAI's batches have them. target: lines
-    {"id", "custom_id", "response": {"status_code", "request_id", "body"} or null, "error": {"code", "message"} or null},
-    in the order in which they are answered; what it holds already is not asked again.
+    {"id", "custom_id", "response": {"status_code", "request_id", "body"} or null, "error": {"code", "message"} or
+    null}, in the order in which they are answered; what it holds already is not asked again.
     """
 
     def __init__(self, source: str, target: str) -> None:
