@@ -24,7 +24,7 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: fuzz-api openai soak help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+.PHONY: fuzz-api openai soak bench-server bench-server-peers help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
   lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
   bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
