@@ -38,6 +38,7 @@ help:
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
+	@echo 'make bench-server  what HTTP costs                         make bench-server-peers  latency beside other servers'
 	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
 	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
 	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
@@ -221,6 +222,14 @@ bench-pressure: $(DEMO)/.bench
 
 bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)
+
+bench-server: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,What HTTP costs) $(DEMO)/bin/pip install --quiet '.[bench]' && \
+	  $(DEMO)/bin/python bench/server_speed.py --model $(MODEL)
+
+bench-server-peers: $(DEMO)/.installed $(MODEL_IF_MADE)
+	$(call phase,Latency beside other servers) $(DEMO)/bin/pip install --quiet '.[bench]' && \
+	  $(DEMO)/bin/python bench/server_peers.py --model $(MODEL) $(PEERS)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py
