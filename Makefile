@@ -223,13 +223,11 @@ bench-pressure: $(DEMO)/.bench
 bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)
 
-bench-server: $(DEMO)/.installed $(MODEL_IF_MADE)
-	$(call phase,What HTTP costs) $(DEMO)/bin/pip install --quiet '.[bench]' && \
-	  $(DEMO)/bin/python bench/server_speed.py --model $(MODEL)
+bench-server: $(DEMO)/.bench $(MODEL_IF_MADE)
+	$(call phase,What HTTP costs) $(DEMO)/bin/python bench/server_speed.py --model $(MODEL)
 
-bench-server-peers: $(DEMO)/.installed $(MODEL_IF_MADE)
-	$(call phase,Latency beside other servers) $(DEMO)/bin/pip install --quiet '.[bench]' && \
-	  $(DEMO)/bin/python bench/server_peers.py --model $(MODEL) $(PEERS)
+bench-server-peers: $(DEMO)/.bench $(MODEL_IF_MADE)
+	$(call phase,Latency beside other servers) $(DEMO)/bin/python bench/server_peers.py --model $(MODEL) $(PEERS)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from server.serving import Running, running_server
-from server.step_gate import RawClient, inner, until
+from server.step_gate import RawClient, StepGate, inner, until
 
 from fastpaged.server.settings import ServerSettings
 
@@ -91,6 +91,21 @@ def test_silent_connections_keep_nobody_from_anything(tiny_llama: Path) -> None:
         assert text_of(server) == alone
         for client in silent:
             client.close()
+
+
+def test_a_head_without_end_behind_a_request_that_is_answered_is_cut_too(tiny_llama: Path) -> None:
+    with running_server(tiny_llama) as server:
+        gate = StepGate(server)
+        client = RawClient(server.url, STREAM)
+        until(lambda: len(server.service.calls) == 1)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.socket.sendall(b"GET / HTTP/1.1\r\nX: ")
+            for _ in range(1000):
+                client.socket.sendall(b"a" * 10_000)
+                if inner(server).scheduler.num_running == 0 and not server.service.calls:
+                    break
+        gate.open()
+        until(lambda: is_idle(server))
 
 
 def test_a_connection_too_many_is_told_so(tiny_llama: Path) -> None:
