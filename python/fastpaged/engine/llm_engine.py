@@ -208,15 +208,7 @@ class LLMEngine:
             return []
         groups = {group_id for group_id, _, _ in plan.scheduled}
         names = self._outputs.request_ids()
-        return [name for group_id, name in names.items() if group_id in groups or not self._is_scheduled(group_id)]
-
-    def _is_scheduled(self, group_id: int) -> bool:
-        """Whether the scheduler knows it, running or waiting."""
-        try:
-            self.scheduler.sequences(group_id)
-        except ValueError:
-            return False
-        return True
+        return [name for group_id, name in names.items() if group_id in groups or not self._containment.knows(group_id)]
 
     def _start_next(self) -> list[int]:
         """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the
