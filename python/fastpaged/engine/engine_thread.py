@@ -81,6 +81,8 @@ class EngineThread:
         """Ends a request before the next step; its mailbox gets a last output, "abort". Unknown ids are no error.
         mailbox: only if the id is still the request of this one."""
         if self.is_running:
+            if self.progress.num_unfinished == 0:
+                self._heart.beat()
             self._commands.put(lambda: self._abort(request_id, mailbox))
 
     def ask(self, question: Callable[[LLMEngine], T]) -> Future[T]:
@@ -128,6 +130,8 @@ class EngineThread:
         self.check_running()  # before the lock, which is of no use in a forked child
         with self._door:  # so that nothing comes behind the door's closing and is never seen
             self.check_running()
+            if self.progress.num_unfinished == 0:
+                self._heart.beat()  # what comes after an idle hour has not been waiting for one
             self._commands.put(command)
 
     # ---- on the engine's thread
@@ -187,8 +191,11 @@ class EngineThread:
             self._mailboxes.pop(request_id, None)
 
     def _fail(self, cause: Exception) -> None:
-        """Ends the requests of the step that failed, or all if it had none yet: so that each failing step ends one."""
-        mine = [name for name in self.engine.blamed() if name in self._mailboxes] or list(self._mailboxes)
+        """Ends the requests of the step that failed, or all if it had none yet: so that each failing step ends one.
+        Those that finished in it are over for the engine, and their last outputs are lost: theirs it was, too."""
+        blamed = set(self.engine.blamed())
+        mine = [name for name in self._mailboxes if name in blamed or not self.engine.has_request(name)]
+        mine = mine or list(self._mailboxes)
         path = self._traces.write(self.engine, cause, mine)
         logging.getLogger(__name__).error(
             "a step failed, and with it %s; %d other requests go on%s",

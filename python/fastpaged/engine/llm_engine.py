@@ -201,11 +201,14 @@ class LLMEngine:
         return plan, result
 
     def blamed(self) -> list[str]:
-        """Whose step it was that failed: the requests in its plan. Empty if it failed before there was one."""
+        """Whose step it was that failed: the requests in its plan, and those whose end came in it and was not reported.
+        Empty if it failed before there was a plan."""
         plan = self.plan_under_way
-        groups = [] if plan is None else dict.fromkeys(group_id for group_id, _, _ in plan.scheduled)
-        names = (self._outputs.request_id(group_id) for group_id in groups)
-        return [name for name in names if name is not None]
+        if plan is None:
+            return []
+        groups = {group_id for group_id, _, _ in plan.scheduled}
+        names = self._outputs.request_ids()
+        return [name for group_id, name in names.items() if group_id in groups or not self._containment.knows(group_id)]
 
     def _start_next(self) -> list[int]:
         """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the

@@ -117,3 +117,24 @@ def test_the_trace_holds_nothing_of_what_was_asked(tmp_path: Path) -> None:
         assert trace["plan"]["rows"]
     finally:
         engine.shutdown()
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_a_request_that_finished_in_the_step_that_failed_is_told_so(overlaps: bool, tmp_path: Path) -> None:
+    inner_engine = toy_engine(max_num_seqs=2, async_scheduling=overlaps, fault_trace_dir=str(tmp_path))
+    fail_at(inner_engine, "_note_step", 4, KeyError("after the outputs were made"))
+    engine = AsyncLLMEngine.with_engine(inner_engine)
+
+    async def three() -> list[Any]:
+        lengths = (4, 20, 20)  # the first ends in its 4th step, and the last waits for it
+        asked = (ids(engine, prompt, greedy(length)) for prompt, length in zip(PROMPTS, lengths, strict=False))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    try:
+        first, second, third = run(three())
+        assert isinstance(first, StepFailedError)
+        assert isinstance(second, StepFailedError)
+        assert third == answer(PROMPTS[2])
+        assert_nothing_is_held(inner(engine))
+    finally:
+        engine.shutdown()
