@@ -90,7 +90,7 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--max-body-bytes", type=int, metavar="N", help="of a request (default: 8 MiB)")
+    group.add_argument("--max-body-bytes", type=int, metavar="N", help="of a request (default: 2 MiB)")
     group.add_argument("--max-header-bytes", type=int, metavar="N", help="of a request (default: 32 KiB)")
     group.add_argument("--max-json-depth", type=int, metavar="N", help="of a request (default: 64)")
     group.add_argument("--max-connections", type=int, metavar="N", help="at a time (default: 4096)")

@@ -22,6 +22,7 @@ MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
+_LONG_TEXT = 4096  # characters: counted before they are tokenised
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', and maybe 'cache_salt'"
 
@@ -178,6 +179,8 @@ class Admission:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
         _check_unicode("prompt", text)
+        if len(text) > _LONG_TEXT:
+            self._check_length(self._tokenizer.fewest_tokens(text), "at least ")
         return self._checked_ids("prompt", self._tokenizer.encode(text))
 
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
@@ -196,21 +199,22 @@ class Admission:
             raise InvalidRequestError(f"{name} must be a token id in [0, {self._vocab_size}), got {token_id}")
         return token_id
 
-    def _check_length(self, num_tokens: int) -> None:
-        """Names the longest prompt that would fit, and for the pool also the smallest pool."""
+    def _check_length(self, num_tokens: int, about: str = "") -> None:
+        """Names the longest prompt that would fit, and for the pool also the smallest pool. about: how exact
+        num_tokens is."""
         kv_capacity = self._num_blocks * self._block_size
         longest = min(self._max_model_len - 1, kv_capacity)
         if num_tokens >= self._max_model_len:
             raise InvalidRequestError(
                 f"This model's maximum context length is {self._max_model_len} tokens. However, the prompt has "
-                f"{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt to at most "
-                f"{longest} tokens."
+                f"{about}{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt to at "
+                f"most {longest} tokens."
             )
         if num_tokens > kv_capacity:
             raise InvalidRequestError(
                 f"The KV pool holds {kv_capacity} tokens, {self._num_blocks} blocks of {self._block_size}. However, "
-                f"the prompt has {num_tokens} tokens. Please shorten the prompt to at most {longest} tokens, or give "
-                f"the engine at least {-(-num_tokens // self._block_size)} num_blocks, or as much "
+                f"the prompt has {about}{num_tokens} tokens. Please shorten the prompt to at most {longest} tokens, or "
+                f"give the engine at least {-(-num_tokens // self._block_size)} num_blocks, or as much "
                 f"kv_cache_memory_bytes."
             )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,7 +16,7 @@ class AbortRequest(BaseModel):
     """The id of an answer, or that which the request was given; or several."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    request_id: str | list[str] = Field(examples=["cmpl-0123456789abcdef"])
+    request_id: str | Annotated[list[str], Field(max_length=4096)] = Field(examples=["cmpl-0123456789abcdef"])
 
 
 @router.post("/abort")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -20,7 +20,13 @@ class CompletionRequest(GenerationFields):
     with its prompt. logprobs: of each token, and of so many alternatives; with echo of the prompt's too.
     """
 
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(examples=["Once upon a time"])
+    # Each form gives up at the first item that is none of its own.
+    prompt: (
+        str
+        | Annotated[list[str], Field(fail_fast=True)]
+        | Annotated[list[int], Field(fail_fast=True)]
+        | Annotated[list[list[int]], Field(fail_fast=True)]
+    ) = Field(examples=["Once upon a time"])
     max_tokens: int | None = None
     logprobs: int | bool | None = None
     suffix: str | None = None

@@ -45,7 +45,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
         self._head_ends = True  # no head has begun that has not come whole
-        self._in_head = False  # as the parser sees it
+        self._ignores = False  # what comes: there is a request to be answered first
         self._since = time.monotonic()  # when it last became otherwise what is waited for
         self._unsent = 0  # bytes in the transport's buffer as last seen, of a reader who takes nothing
         self._timer: asyncio.TimerHandle | None = None
@@ -70,32 +70,43 @@ class HttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """From the client."""
-        was_in_head = self._in_head
-        if self.cycle is None or self.cycle.response_complete:
+        """From the client. What comes behind a whole request before that is answered is not read, nor is it kept: the
+        connection ends with the answer. So it is always seen when a client leaves."""
+        cycle = self.cycle
+        is_answering = cycle is not None and not cycle.response_complete
+        if is_answering and not cycle.more_body:
+            cycle.keep_alive = False
+            return
+        if not is_answering:
             if self._head_ends:  # the next request begins
                 self._head_ends, self._head_bytes, self._since = False, 0, time.monotonic()
             self._head_bytes += len(data)
-        elif was_in_head:  # of a request that does not wait for the answer to the one before
-            self._head_bytes += len(data)
         super().data_received(data)
         is_too_large = self._head_bytes > self.settings.max_header_bytes
-        if self._in_head and is_too_large and not self.transport.is_closing():
+        if not self._head_ends and is_too_large and not self.transport.is_closing():
             self._refuse(431, f"the head of a request must be at most {self.settings.max_header_bytes} bytes")
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._in_head = True
-        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """A head has come."""
+        if self.cycle is not None and not self.cycle.response_complete:  # in one piece with the request before
+            self._ignores, self.cycle.keep_alive = True, False
+            return
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.settings.max_header_bytes:
             self._refuse(431, f"the head of a request must be at most {self.settings.max_header_bytes} bytes")
-        self._head_ends, self._in_head, self._head_bytes = True, False, 0
+        self._head_ends = True
         self._since = time.monotonic()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of it has come."""
+        if not self._ignores:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """A request has come whole."""
+        if not self._ignores:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """An answer was given."""

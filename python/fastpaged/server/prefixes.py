@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,7 +24,11 @@ class PinRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: str | None = None
-    prompt: str | list[int] | None = Field(None, examples=["You are a helpful assistant."])
+    prompt: str | Annotated[list[int], Field(fail_fast=True)] | None = Field(
+        None, examples=["You are a helpful assistant."]
+    )
+        None, examples=["You are a helpful assistant."]
+    )
     messages: list[dict[str, Any]] | None = None
     ttl: float | None = None
     cache_salt: str | None = None

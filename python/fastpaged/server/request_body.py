@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
 
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
 
     from fastpaged.server.settings import ServerSettings
 
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)|[^"\[\]{}]+', re.DOTALL)  # strings, and what is no bracket
+_MOST_FIELDS = 1024
+_MOST_NESTED = 4096  # texts, messages, prompts
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -91,7 +97,8 @@ def check_json(body: bytes, max_depth: int) -> None:
         ) from None
     _check_depth(text, max_depth)
     try:
-        json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
+        found = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
+        _check_sizes(found)
     except ApiError:
         raise
     except ValueError as error:
@@ -99,22 +106,27 @@ def check_json(body: bytes, max_depth: int) -> None:
 
 
 def _check_depth(text: str, most: int) -> None:
-    """Brackets in strings count as none. By hand, for a parser that recurses would run out of stack first."""
-    depth = 0
+    """Brackets in strings count as none."""
     if text.count("[") + text.count("{") <= most:
         return
-    in_string = escaped = False
-    for character in text:
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = in_string
-        elif character == '"':
-            in_string = not in_string
-        elif not in_string:
-            depth += (character in "[{") - (character in "]}")
-            if depth > most:
-                raise ApiError(400, f"the body's JSON must be at most {most} levels deep")
+    brackets = np.frombuffer(_NO_BRACKETS.sub("", text).encode("ascii"), dtype=np.uint8)
+    opens = (brackets == ord("[")) | (brackets == ord("{"))
+    if np.cumsum(np.where(opens, 1, -1)).max(initial=0) > most:
+        raise ApiError(400, f"the body's JSON must be at most {most} levels deep")
+
+
+def _check_sizes(value: object) -> None:
+    """Of the fields of the body and of the lists in them: each item of which is looked at several times."""
+    if not isinstance(value, dict):
+        return
+    if len(value) > _MOST_FIELDS:
+        raise ApiError(400, f"the body must have at most {_MOST_FIELDS} fields, got {len(value)}")
+    for name, field in value.items():
+        is_nested = isinstance(field, list) and len(field) > _MOST_NESTED and not isinstance(field[0], int)
+        if is_nested and isinstance(field, list):
+            raise ApiError(
+                400, f"{name:.100} must hold at most {_MOST_NESTED} items, got {len(field)}", param=name[:100]
+            )
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -38,7 +38,7 @@ class ServerSettings:
     ssl_certfile: str | None = None
     allowed_origins: tuple[str, ...] = ()
     root_path: str = ""
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 2 << 20
     max_header_bytes: int = 32 << 10
     max_json_depth: int = 64
     max_connections: int = 4096

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from fastpaged.server.chat_request import Conversation
@@ -46,7 +46,7 @@ class DetokenizeRequest(BaseModel):
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeText | TokenizeConversation, request: Request) -> dict[str, Any]:
+async def tokenize(body: TokenizeText | TokenizeConversation, request: Request) -> JSONResponse:
     """{"count", "max_model_len", "tokens", "token_strs"}."""
     service = Service.of(request)
     service.check_model(body.model)
@@ -55,13 +55,21 @@ async def tokenize(body: TokenizeText | TokenizeConversation, request: Request) 
     else:
         prompt = await conversation_prompt(service, body, add_special_tokens=body.add_special_tokens)
         tokens = prompt["prompt_token_ids"]
+    if len(tokens) > _MANY:  # of which each is looked at
+        return await asyncio.to_thread(_answer, service, tokens, body.return_token_strs)
+    return _answer(service, tokens, body.return_token_strs)
+
+
+def _answer(service: Service, tokens: list[int], with_strs: bool | None) -> JSONResponse:
     tokenizer = service.engine.get_tokenizer()
-    return {
-        "count": len(tokens),
-        "max_model_len": service.engine.max_model_len,
-        "tokens": tokens,
-        "token_strs": [tokenizer.token_text(token_id) for token_id in tokens] if body.return_token_strs else None,
-    }
+    return JSONResponse(
+        {
+            "count": len(tokens),
+            "max_model_len": service.engine.max_model_len,
+            "tokens": tokens,
+            "token_strs": [tokenizer.token_text(token_id) for token_id in tokens] if with_strs else None,
+        }
+    )
 
 
 @router.post("/detokenize")
@@ -71,11 +79,9 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str
     service.check_model(body.model)
     tokenizer = service.engine.get_tokenizer()
     vocab_size = service.engine.vocab_size
-    for place, token_id in enumerate(body.tokens):
-        if not 0 <= token_id < vocab_size:
-            raise ApiError(
-                400, f"tokens[{place}] must be a token id in [0, {vocab_size}), got {token_id}", param="tokens"
-            )
+    if body.tokens and not (min(body.tokens) >= 0 and max(body.tokens) < vocab_size):
+        place, found = next((place, one) for place, one in enumerate(body.tokens) if not 0 <= one < vocab_size)
+        raise ApiError(400, f"tokens[{place}] must be a token id in [0, {vocab_size}), got {found}", param="tokens")
     if len(body.tokens) > _MANY:
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
     else:

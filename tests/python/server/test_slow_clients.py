@@ -93,19 +93,46 @@ def test_silent_connections_keep_nobody_from_anything(tiny_llama: Path) -> None:
             client.close()
 
 
-def test_a_head_without_end_behind_a_request_that_is_answered_is_cut_too(tiny_llama: Path) -> None:
+NEXT = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_client_that_sends_ahead_and_leaves_is_noticed(tiny_llama: Path, together: bool) -> None:
     with running_server(tiny_llama) as server:
         gate = StepGate(server)
-        client = RawClient(server.url, STREAM)
+        body = json.dumps(STREAM | {"stream": False}).encode()
+        request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        client = connected(server)
+        client.sendall(request + NEXT if together else request)
         until(lambda: len(server.service.calls) == 1)
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            client.socket.sendall(b"GET / HTTP/1.1\r\nX: ")
-            for _ in range(1000):
-                client.socket.sendall(b"a" * 10_000)
-                if inner(server).scheduler.num_running == 0 and not server.service.calls:
-                    break
+        if not together:
+            client.sendall(NEXT)
+        gate.let(2)
+        client.close()
+        until(lambda: not server.service.calls)
         gate.open()
         until(lambda: is_idle(server))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_is_sent_ahead_ends_the_connection_with_the_answer(tiny_llama: Path, together: bool) -> None:
+    with running_server(tiny_llama) as server:
+        gate = StepGate(server)
+        body = json.dumps(STREAM | {"stream": False}).encode()
+        request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        client = connected(server)
+        client.sendall(request + NEXT if together else request)
+        until(lambda: len(server.service.calls) == 1)
+        if not together:
+            client.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 1_000_000)
+        gate.open()
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := client.recv(65536):
+                answer += part
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert b'"finish_reason":"length"' in answer
+        assert server.client.get("/health").status_code == 200
 
 
 def test_a_connection_too_many_is_told_so(tiny_llama: Path) -> None:
@@ -163,3 +190,29 @@ with httpx.stream("POST", sys.argv[1] + "/v1/completions", json={STREAM | {"max_
         asking.join()
         assert other == [alone]
         until(lambda: is_idle(server))
+
+
+LONG_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "a prompt of megabytes": ("/v1/completions", {"prompt": "a " * 900_000}),
+    "prompts by the hundred thousand": ("/v1/completions", {"prompt": [[5]] * 300_000}),
+    "messages by the ten thousand": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 30_000}),
+    "names by the hundred thousand": ("/abort", {"request_id": ["x"] * 300_000}),
+    "fields by the ten thousand": ("/v1/completions", {"prompt": "x", **{f"f{n}": 1 for n in range(50_000)}}),
+    "a prefix of megabytes": ("/v1/cache/prefixes", {"prompt": "a " * 900_000}),
+}
+
+
+@pytest.mark.parametrize("what", LONG_BODIES)
+def test_a_body_of_megabytes_is_refused_before_much_is_made_of_it(tiny_llama: Path, what: str) -> None:
+    with running_server(tiny_llama) as server:
+        encoded: list[int] = []
+        backend = inner(server).tokenizer.encode
+
+        def encode(text: str, **options: Any) -> list[int]:
+            encoded.append(len(text))
+            return backend(text, **options)
+
+        inner(server).tokenizer.encode = encode  # type: ignore[method-assign]
+        path, body = LONG_BODIES[what]
+        assert server.client.post(path, json=body).status_code == 400
+        assert sum(encoded) < 100_000
