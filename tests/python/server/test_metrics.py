@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from server.serving import running_server
 from server.step_gate import RawClient, StepGate, inner, until
 
+from fastpaged import _core
 from fastpaged.server.settings import ServerSettings
 
 USUAL = """
@@ -97,3 +99,49 @@ def test_every_usual_name_is_there(tiny_llama: Path) -> None:
     samples = [sample for family in families for sample in family.samples if sample.name.startswith("vllm:")]
     assert {f"vllm:{name}" for name in usual} <= {sample.name for sample in samples}
     assert all({"model_name", "engine"} <= set(sample.labels) for sample in samples)
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+        "application/openmetrics-text;version=1.0.0;escaping=values",
+        "text/plain;version=1.0.0;escaping=underscores",
+        "application/openmetrics-text;version=new",
+        "image/png",
+    ],
+)
+def test_names_are_the_same_whatever_is_accepted(tiny_llama: Path, accept: str) -> None:
+    with running_server(tiny_llama) as server:
+        answer = server.client.get("/metrics", headers={"Accept": accept})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert "\nfastpaged:steps_total{" in answer.text
+
+
+def test_a_scrape_waits_for_no_step(tiny_llama: Path) -> None:
+    """Nor for its end: the gate holds the step until the scrape has been answered."""
+    with running_server(tiny_llama) as server:
+        before = read(server.client)
+        gate = StepGate(server)
+        client = RawClient(server.url, {"prompt": [5, 6, 7], "max_tokens": 3, "ignore_eos": True})
+        until(lambda: read(server.client)["fastpaged:num_requests_waiting"] == 1)
+        during = read(server.client)
+        gate.open()
+        client.read_until(b'"usage"')
+        after = read(server.client)
+        client.leave()
+    slots = [name for name in before if name.startswith("fastpaged:kv_slots/")]
+    assert slots
+    assert all(during[name] == before[name] for name in slots)
+    assert during["fastpaged:requests_started_total"] == 1
+    assert during["fastpaged:generation_tokens_total"] == 0
+    assert after["fastpaged:generation_tokens_total"] == 3
+
+
+def test_the_process_and_what_it_runs_are_told(tiny_llama: Path) -> None:
+    with running_server(tiny_llama) as server:
+        text = server.client.get("/metrics").text
+    assert "\nprocess_resident_memory_bytes " in text
+    [build] = [line for line in text.splitlines() if line.startswith("fastpaged:build_info{")]
+    assert f'version="{_core.__version__}"' in build
