@@ -27,8 +27,6 @@ class PinRequest(BaseModel):
     prompt: str | Annotated[list[int], Field(fail_fast=True)] | None = Field(
         None, examples=["You are a helpful assistant."]
     )
-        None, examples=["You are a helpful assistant."]
-    )
     messages: list[dict[str, Any]] | None = None
     ttl: float | None = None
     cache_salt: str | None = None
