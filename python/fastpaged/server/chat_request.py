@@ -52,8 +52,8 @@ class Conversation(BaseModel):
 
 class ChatCompletionRequest(GenerationFields, Conversation):
     """max_tokens, max_completion_tokens: None is the rest of the context. logprobs: of each token, with top_logprobs
-    alternatives. echo: a choice begins with the last message, if that is of the role that answers. tools, tool_choice and
-    other formats than text are not there yet."""
+    alternatives. echo: a choice begins with the last message, if that is of the role that answers. tools, tool_choice
+    and other formats than text are not there yet."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
