@@ -24,6 +24,8 @@ class TokenizeRequest(Conversation):
     """Either a prompt, a text, or messages, of which the chat template makes one. add_special_tokens: with the model's
     frame, often a BOS; null is so for a text, and not for messages, which have special tokens of their own."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
+
     model: str | None = None
     prompt: str | None = Field(None, examples=["Once upon a time"])
     messages: list[dict[str, Any]] = Field([], examples=[[{"role": "user", "content": "Hello"}]])
