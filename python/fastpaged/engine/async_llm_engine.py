@@ -229,8 +229,8 @@ class AsyncLLMEngine(SaysWhyAbsent):
         config = engine.config
         return {
             "block_size": str(config.block_size),
-            "num_blocks": str(engine.worker.num_blocks),
-            "num_host_blocks": str(engine.worker.num_host_blocks),
+            "num_gpu_blocks": str(engine.worker.num_blocks),  # as everybody calls the device's
+            "num_cpu_blocks": str(engine.worker.num_host_blocks),
             "cache_dtype": config.kv_cache_dtype,
             "enable_prefix_caching": str(config.enable_prefix_caching),
         }

@@ -25,6 +25,5 @@ async def abort(body: AbortRequest, request: Request) -> dict[str, list[str]]:
     service = Service.of(request)
     asked = [body.request_id] if isinstance(body.request_id, str) else body.request_id
     calls = [call for name in asked for call in service.calls_named(name)]
-    engine_ids = [engine_id for call in calls for engine_id in service.calls[call]]
-    await service.engine.abort(engine_ids)
+    await service.abort(calls)
     return {"aborted": calls}

@@ -53,15 +53,13 @@ def make_app(engine: AsyncLLMEngine, settings: ServerSettings, model: str) -> Fa
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
         )
-    app.add_middleware(HttpCount, counts=app.state.service.http_requests)
+    paths = {path for route in app.routes if (path := getattr(route, "path", None))}
+    app.add_middleware(HttpCount, service=service, paths=paths)
     return app
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def _answer(_: Request, error: Exception) -> Response:
     known = api_error(error)
-    stats = Service.of(request).engine.stats
-    if known.status == 400 and stats is not None and request.url.path.endswith("/completions"):
-        stats.note_rejected_early("invalid")
     return AsciiJSONResponse(known.body, known.status, known.headers)
 
 
@@ -72,7 +70,7 @@ async def _answer_nobody(_: Request, __: Exception) -> Response:
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    param = str(first["loc"][1]) if len(first["loc"]) > 1 else None  # the rest is of its type's forms
     what = f"{param}: {first['msg']}" if param else str(first["msg"])
     return await _answer(request, ApiError(400, what, param=param))
 

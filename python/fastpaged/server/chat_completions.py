@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from fastpaged.server.chat_logprobs import ChatLogprobs
 from fastpaged.server.chat_request import ChatCompletionRequest
+from fastpaged.server.client_watch import while_client_stays
 from fastpaged.server.conversation import conversation_prompt
 from fastpaged.server.generation import Call
 from fastpaged.server.json_answer import json_answer
@@ -31,19 +32,21 @@ router = APIRouter(tags=["generation"])
 async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
     """Answers the last message of a conversation."""
     service = Service.of(request)
-    service.check_open()
     service.check_model(body.model)
     body.check_served()
     service.note_unknown(body.unknown)
     params = body.sampling_params(
         service.engine.get_default_sampling_params(), max_tokens=body.most_tokens, logprobs=body.num_logprobs
     )
-    prompt = await conversation_prompt(service, body, add_special_tokens=bool(body.add_special_tokens))
-    call = Call(request, body, "chatcmpl-", [cut_prompt(service, prompt, body, params.max_tokens)], params)
-    answer = _Answer(call, body, params.n)
-    if body.stream:
-        return await call.stream(answer.events())
-    return await json_answer(await call.finished(), answer.body, call.headers)
+    service.check_open()
+    with service.preparing(request):
+        making = conversation_prompt(service, body, add_special_tokens=bool(body.add_special_tokens))
+        prompt = await while_client_stays(request.receive, making)
+        call = Call(request, body, "chatcmpl-", [cut_prompt(service, prompt, body, params.max_tokens)], params)
+        answer = _Answer(call, body, params.n)
+        if body.stream:
+            return await call.stream(answer.events())
+        return await json_answer(await call.finished(), answer.body, call.headers)
 
 
 class _Answer:

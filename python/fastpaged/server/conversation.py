@@ -29,7 +29,13 @@ def _render(
     service: Service, messages: list[dict[str, Any]], arguments: dict[str, Any], add_special_tokens: bool
 ) -> dict[str, Any]:
     tokenizer = service.engine.get_tokenizer()
+    messages = [_with_content(message) for message in messages]
     text = tokenizer.apply_chat_template(messages, chat_template=service.settings.chat_template, **arguments)
     if not text:
         raise InvalidRequestError("messages: the chat template makes an empty prompt of them")
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=add_special_tokens)}
+
+
+def _with_content(message: dict[str, Any]) -> dict[str, Any]:
+    """What called tools has often said nothing: that is null for who sends it, and no text for most templates."""
+    return {**message, "content": ""} if message.get("tool_calls") and message.get("content") is None else message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fastpaged.server.generation_fields import GenerationFields
 
 _REQUEST_ID = re.compile(r"[!-~]{1,200}")
+_PART = " "  # between a call's id and a number, in the ids of its requests: in no id that somebody gives
 
 
 class Call:
@@ -35,7 +37,7 @@ class Call:
         self, request: Request, body: GenerationFields, prefix: str, prompts: list[Any], params: SamplingParams
     ) -> None:
         self.service = Service.of(request)
-        self.id = prefix + _given_id(request, body)
+        self.id = prefix + _given_id(request, body, prefix)
         self.model = self.service.check_model(body.model)
         self._request = request
         self._body = body
@@ -45,16 +47,17 @@ class Call:
     async def outputs(self) -> AsyncGenerator[Indexed, None]:
         """All its requests' as they come. An output that tells of a failure is an ApiError instead."""
         terms = self._body.terms(self.service.settings.max_request_seconds)
-        ids = [self.id] if len(self._prompts) == 1 else [f"{self.id}-{index}" for index in range(len(self._prompts))]
+        count = len(self._prompts)
+        ids = [self.id] if count == 1 else [f"{self.id}{_PART}{index}" for index in range(count)]
         requests = [
-            self.service.engine.generate(prompt, self._params, request_id, **terms)
+            self._request_outputs(prompt, request_id, terms)
             for request_id, prompt in zip(ids, self._prompts, strict=True)
         ]
         last: list[RequestOutput | None] = [None] * len(ids)
         failure: Exception | None = None
         began = time.monotonic()
         try:
-            with self.service.in_flight(self.id, ids):
+            with self.service.in_flight(self._request, self.id, ids):
                 async with aclosing(merged(requests)) as outputs:
                     async for item in outputs:
                         last[item.place] = item.output
@@ -67,10 +70,27 @@ class Call:
             for name, output in zip(ids, last, strict=True):
                 self._report(name, output, failure, began)
 
+    async def _request_outputs(
+        self, prompt: Any, request_id: str, terms: dict[str, Any]
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Of one request. If the call was aborted before its turn came, it is aborted as soon as it is there."""
+        engine = self.service.engine
+        aborting = None
+        if self.id in self.service.unwanted:
+            aborting = asyncio.ensure_future(engine.abort(request_id))  # whose turn comes when generate() waits
+        async with aclosing(engine.generate(prompt, self._params, request_id, **terms)) as outputs:
+            async for output in outputs:
+                yield output
+        if aborting is not None:
+            await aborting
+
     def _report(self, name: str, output: RequestOutput | None, error: Exception | None, began: float) -> None:
         """To whoever is told of every request. What ended the call is no matter of a request that had ended before."""
         if output is not None and output.finished and not isinstance(error, ApiError):
             error = None
+        if output is None and error is not None:
+            return  # it never began: that is told with the answer's status
+        self._request.state.is_reported = True
         if self.service.readers:
             stream = bool(self._body.stream)
             report = RequestReport.of(
@@ -149,12 +169,16 @@ def _check_computed(output: RequestOutput) -> None:
             )
 
 
-def _given_id(request: Request, body: GenerationFields) -> str:
-    given = body.request_id if body.request_id is not None else request.headers.get("x-request-id")
-    if given is None:
+def _given_id(request: Request, body: GenerationFields, prefix: str) -> str:
+    """The body's, or that of a header, which a proxy may have put there: it is no reason to refuse anything."""
+    given = body.request_id
+    if given is not None:
+        if _REQUEST_ID.fullmatch(given) is None:
+            raise ApiError(
+                400, f"request_id must be 1 to 200 visible ASCII characters, got {given!r:.80}", param="request_id"
+            )
+        return given
+    named = request.headers.get("x-request-id", "")
+    if _REQUEST_ID.fullmatch(named) is None:
         return uuid.uuid4().hex
-    if _REQUEST_ID.fullmatch(given) is None:
-        raise ApiError(
-            400, f"request_id must be 1 to 200 visible ASCII characters, got {given!r:.80}", param="request_id"
-        )
-    return given
+    return f"{named}-{uuid.uuid4().hex[:8]}" if prefix + named in Service.of(request).calls else named

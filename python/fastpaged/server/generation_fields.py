@@ -27,6 +27,12 @@ _MOST_IDS = 1 << 18  # of one field: more than a vocabulary has, and each is loo
 # Known, and not there: each may be absent, null or one of these.
 _NOT_SERVED: Mapping[str, tuple[object, ...]] = {
     "structured_outputs": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "guided_json": (),
     "guided_regex": (),

@@ -13,6 +13,7 @@ from fastpaged.server.service import Service
 router = APIRouter(tags=["operation"])
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", responses={503: {"description": "It takes no requests, or those that run do not advance."}})
 async def health(request: Request) -> JSONResponse:
     """Ok while the engine is idle or advances; else 503 with "stalled", "draining" or "dead"."""

@@ -8,7 +8,6 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
-    InfoMetricFamily,
     Metric,
 )
 
@@ -50,7 +49,7 @@ _HISTOGRAMS = (
     ("request_generation_tokens", "request_generation_tokens", "Of a request, all its answers together."),
     ("max_generation_tokens", "request_max_num_generation_tokens", "Of a request's longest answer."),
     ("params_n", "request_params_n", "Answers asked for."),
-    ("params_max_tokens", "request_params_max_tokens", "Tokens asked for at most."),
+    ("params_max_tokens", "request_params_max_tokens", "Tokens allowed at most, within the context."),
     ("computed_prompt_tokens", "request_prefill_kv_computed_tokens", "Of a prompt, without what was cached."),
     ("preemptions", "request_num_preemptions", "Of a request."),
     ("step_tokens", "iteration_tokens_total", "Tokens computed in a step."),
@@ -103,6 +102,33 @@ def _by_label(prefix: str, stats: EngineStats, labels: list[str]) -> Iterator[Me
     waiting.add_metric([*labels, "capacity"], stats.num_waiting)
     waiting.add_metric([*labels, "deferred"], 0)
     yield waiting
+    yield from _of_what_is_not_there(prefix, stats, labels)
+
+
+def _of_what_is_not_there(prefix: str, stats: EngineStats, labels: list[str]) -> Iterator[Metric]:
+    """Boards and gateways of other engines look for these."""
+    by_source = CounterMetricFamily(
+        prefix + "prompt_tokens_cached_by_source",
+        "Of prompts, by the tier they were found in.",
+        labels=(*_LABELS, "source"),
+    )
+    for source in ("device_cache", "host_cache"):
+        by_source.add_metric([*labels, source], stats.prompt_tokens[source])
+    yield by_source
+    failed = CounterMetricFamily(prefix + "corrupted_requests", "Whose own computation failed.", labels=_LABELS)
+    failed.add_metric(labels, stats.finished["error"])
+    yield failed
+    for name in ("external_prefix_cache_queries", "external_prefix_cache_hits"):
+        counter = CounterMetricFamily(prefix + name, "There is no cache outside the engine.", labels=_LABELS)
+        counter.add_metric(labels, 0)
+        yield counter
+    asleep = GaugeMetricFamily(prefix + "engine_sleep_state", "It never sleeps.", labels=_LABELS)
+    asleep.add_metric(labels, 0)
+    yield asleep
+    adapters = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
+    lora = GaugeMetricFamily(prefix + "lora_requests_info", "There are no adapters.", labels=(*_LABELS, *adapters))
+    lora.add_metric([*labels, "0", "", ""], 0)
+    yield lora
 
 
 def _histogram(name: str, text: str, labels: list[str], values: Histogram) -> Metric:
@@ -138,8 +164,8 @@ def split_families(prefix: str, tiers: Mapping[str, KVSplit], model_name: str) -
     yield beside
 
 
-def info_family(prefix: str, values: Mapping[str, str]) -> Metric:
-    """The cache's configuration."""
-    info = InfoMetricFamily(prefix + "cache_config", "Of the KV cache.")
-    info.add_metric([], dict(values))
-    return info
+def cache_config_family(prefix: str, values: Mapping[str, str], model_name: str) -> Metric:
+    """The cache's configuration, in labels of a 1."""
+    gauge = GaugeMetricFamily(prefix + "cache_config_info", "Of the KV cache.", labels=(*_LABELS, *values))
+    gauge.add_metric([model_name, "0", *values.values()], 1)
+    return gauge

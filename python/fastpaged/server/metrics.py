@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from fastpaged import _core
 from fastpaged.errors import FastpagedError
 from fastpaged.server.errors import ApiError
-from fastpaged.server.metric_families import families, info_family, split_families
+from fastpaged.server.metric_families import cache_config_family, families, split_families
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _families(service: Service) -> Iterator[Metric]:
     prefixes = (OURS,) if service.settings.metrics_compat is None else (OURS, f"{service.settings.metrics_compat}:")
     for prefix in prefixes:
         yield from families(prefix, stats, model)
-        yield info_family(prefix, service.engine.cache_config)
+        yield cache_config_family(prefix, service.engine.cache_config, model)
     yield from split_families(OURS, service.slots, model)
     yield from _of_server(service)
 

@@ -41,8 +41,9 @@ async def pin_prefix(body: PinRequest, request: Request) -> dict[str, Any]:
     prefix: Prefix | None = body.messages if body.prompt is None else body.prompt
     if prefix is None or (body.messages is not None and body.prompt is not None):
         raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
-    pinning = service.engine.pin_prefix(prefix, body.ttl, cache_salt=body.cache_salt)
-    return _shown(await while_client_stays(request.receive, pinning))
+    with service.preparing(request):
+        pinning = service.engine.pin_prefix(prefix, body.ttl, cache_salt=body.cache_salt)
+        return _shown(await while_client_stays(request.receive, pinning))
 
 
 @router.get("/v1/cache/prefixes")

@@ -56,6 +56,9 @@ class RequestBody:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if kind != b"application/json" and not (kind.startswith(b"application/") and kind.endswith(b"+json")):
             raise ApiError(400, f"Content-Type must be application/json, got {kind.decode('latin-1')!r:.80}")
+        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding != b"identity":
+            raise ApiError(415, f"Content-Encoding must be left out, got {encoding.decode('latin-1')!r:.80}")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > most:
             raise ApiError(413, f"the body must be at most {most} bytes, got {int(length[:20])}")

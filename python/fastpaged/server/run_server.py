@@ -99,7 +99,7 @@ class Server(uvicorn.Server):
         num_cut = service.num_in_flight
         self.drained = num_cut == 0
         if num_cut > 0:
-            await service.engine.abort([engine_id for ids in service.calls.values() for engine_id in ids])
+            await service.close()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(idle), _LAST_WORDS)
         for task in (idle, again):

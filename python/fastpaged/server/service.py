@@ -45,6 +45,9 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self.readers: list[Reader] = []  # of what became of each request
+        self._preparing: set[object] = set()  # calls that were let in and have no requests yet
+        self.unwanted: set[str] = set()  # calls in flight that were aborted
+        self.is_closed = False  # those that were let in are not begun any more
         self.is_draining = False  # no new ones are let in
 
     @classmethod
@@ -75,25 +78,57 @@ class Service:
 
     @property
     def num_in_flight(self) -> int:
-        """Calls for generation that were let in and not answered to the end."""
-        return len(self.calls)
+        """Calls that were let in and not answered to the end, those whose prompts are still made among them."""
+        return len(self.calls) + len(self._preparing)
 
     @contextlib.contextmanager
-    def in_flight(self, call: str, engine_ids: list[str]) -> Iterator[None]:
+    def preparing(self, request: Request) -> Iterator[None]:
+        """From a call's admission on: it is in flight before it has requests in the engine, and draining waits for it.
+        REQUIRES: check_open() was called at this very moment."""
+        mark = object()
+        self._preparing.add(mark)
+        self._idle.clear()
+        request.state.preparing = mark
+        try:
+            yield
+        finally:
+            self._forget(mark)
+
+    def _forget(self, mark: object) -> None:
+        self._preparing.discard(mark)
+        if not self.calls and not self._preparing:
+            self._idle.set()
+
+    @contextlib.contextmanager
+    def in_flight(self, request: Request, call: str, engine_ids: list[str]) -> Iterator[None]:
         """While a call is generated for, by requests of the engine. Draining waits for all of them.
 
-        InvalidRequestError if one of that name is there already.
+        InvalidRequestError if one of that name is there already, ApiError 503 if all are aborted by now.
         """
+        if self.is_closed:
+            raise ApiError(503, "the server is shutting down", headers={"Retry-After": "1"})
         if call in self.calls:
             raise InvalidRequestError(f"request_id must be new, got {call!r}, which is still unfinished")
         self.calls[call] = engine_ids
         self._idle.clear()
+        self._preparing.discard(getattr(request.state, "preparing", None))
         try:
             yield
         finally:
             del self.calls[call]
-            if not self.calls:
-                self._idle.set()
+            self.unwanted.discard(call)
+            self._forget(None)
+
+    async def abort(self, calls: Iterable[str]) -> None:
+        """Ends calls in flight: what of them the engine has, and what it is still to have."""
+        found = [call for call in calls if call in self.calls]
+        self.unwanted.update(found)
+        await self.engine.abort([engine_id for call in found for engine_id in self.calls[call]])
+
+    async def close(self) -> None:
+        """Aborts all that is in flight, and whatever comes."""
+        self.is_closed = True
+        await self.abort(list(self.calls))
 
     def calls_named(self, name: str) -> list[str]:
         """The calls in flight of that id, with or without the prefix of their kind."""

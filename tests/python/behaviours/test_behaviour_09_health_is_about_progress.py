@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,15 @@ def test_behaviour_09_a_dead_engine_says_so(tiny_llama: Path) -> None:
         assert health.json()["status"] == "dead"
         assert server.client.get("/metrics").text.count("fastpaged:healthy 0.0") == 1
         assert server.client.post("/v1/completions", json=ASK).status_code == 500
+
+
+def test_behaviour_09_what_comes_to_an_engine_that_was_idle_for_long_is_no_stall(tiny_llama: Path) -> None:
+    with running_server(tiny_llama, ServerSettings(stall_threshold=THRESHOLD)) as server:
+        clock, thread = Clock(), server.engine._thread
+        inner(server).clock.source = clock
+        clock.pass_seconds(10**6)
+        held = threading.Event()
+        asked = thread.ask(lambda _: held.wait(60))
+        assert server.client.get("/health").status_code == 200
+        held.set()
+        assert asked.result(60)

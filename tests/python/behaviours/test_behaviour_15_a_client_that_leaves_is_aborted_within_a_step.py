@@ -82,10 +82,26 @@ def test_behaviour_15_a_client_that_leaves_while_its_prompt_is_tokenised_is_neve
 
         tokenizer.encode = slow_encode  # type: ignore[method-assign]
         before = inner(server).scheduler.stats.num_prefix_tokens_looked_up
-        client = RawClient(server.url, {"prompt": "a b " * 2000, "max_tokens": 1})
+        client = RawClient(server.url, {"prompt": "a b " * 2000, "truncate_prompt_tokens": 9})
         assert begun.wait(60)
+        assert server.service.num_in_flight == 1
         client.leave()
-        until(lambda: not server.service.calls)
+        until(lambda: server.service.num_in_flight == 0)
         go_on.set()
         server.client.post("/v1/completions", json=ASK | {"max_tokens": 1}).raise_for_status()
         assert inner(server).scheduler.stats.num_prefix_tokens_looked_up == before + 5
+
+
+def test_behaviour_15_an_abort_by_name_ends_prompts_whose_turn_has_not_come(tiny_llama: Path) -> None:
+    with running_server(tiny_llama) as server:
+        gate = StepGate(server)
+        body = ASK | {"prompt": [[5, 6]] * 200, "request_id": "many", "return_token_ids": True}
+        client = RawClient(server.url, body)
+        until(lambda: len(server.service.calls) == 1)
+        aborted = httpx.post(f"{server.url}/abort", json={"request_id": "many"}, timeout=60).json()
+        assert aborted == {"aborted": ["cmpl-many"]}
+        gate.let(1000)
+        answer = client.read_until(b'"usage"')
+        assert answer.count(b'"finish_reason":"abort"') == 200
+        assert gate.num_let < 100  # the step that was under way, and those of requests that came behind it
+        client.leave()

@@ -6,9 +6,13 @@ import json
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
-from server.serving import server_process
+from server.serving import running_server, server_process
+from server.step_gate import RawClient, inner, until
+
+from fastpaged.server.settings import ServerSettings
 
 LONG = {"prompt": "The cat", "max_tokens": 400, "ignore_eos": True, "stream": True, "seed": 1}
 OPTIONS = ("--isa", "scalar", "--num-threads", "1", "--num-blocks", "512", "--max-model-len", "512")
@@ -77,3 +81,24 @@ def test_behaviour_29_a_second_signal_ends_them_at_once(tiny_llama: Path) -> Non
         reader.join(60)
         assert reader.finish_reason == "abort"
         assert process.wait(60) == 0
+
+
+def test_behaviour_29_a_request_whose_prompt_is_still_made_is_finished_too(tiny_llama: Path) -> None:
+    with running_server(tiny_llama, ServerSettings(shutdown_timeout=600)) as server:
+        begun, go_on = threading.Event(), threading.Event()
+        encode = inner(server).tokenizer.encode
+
+        def slow_encode(text: str, **options: Any) -> list[int]:
+            begun.set()
+            assert go_on.wait(60)
+            return encode(text, **options)
+
+        inner(server).tokenizer.encode = slow_encode  # type: ignore[method-assign]
+        body = {"prompt": "a b " * 2000, "truncate_prompt_tokens": 9, "max_tokens": 4, "ignore_eos": True}
+        client = RawClient(server.url, body)
+        assert begun.wait(60)
+        server.server.end()
+        until(lambda: server.service.is_draining)
+        go_on.set()
+        assert b'"finish_reason":"length"' in client.read_until(b'"usage"')
+        client.leave()

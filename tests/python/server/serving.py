@@ -19,7 +19,7 @@ import httpx
 
 from fastpaged import AsyncLLMEngine, EngineConfig
 from fastpaged.server.app import make_app
-from fastpaged.server.run_server import make_server
+from fastpaged.server.run_server import Server, make_server
 from fastpaged.server.service import Service
 from fastpaged.server.settings import ServerSettings
 
@@ -38,6 +38,7 @@ class Running:
     engine: AsyncLLMEngine
     service: Service
     client: httpx.Client
+    server: Server
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def running_server(
             while not server.started:
                 assert thread.is_alive()
                 time.sleep(0.005)
-            yield Running(url, engine, app.state.service, client)
+            yield Running(url, engine, app.state.service, client, server)
     finally:
         if server.started and thread.is_alive():
             server.end()

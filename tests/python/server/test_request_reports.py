@@ -43,7 +43,7 @@ def test_each_request_is_a_line_of_json_without_its_text(tiny_llama: Path, caplo
     assert (second["cached_tokens"], second["generation_tokens"], second["n"], second["stream"]) == (16, 10, 2, True)
     assert first["ttft_s"] == pytest.approx(first["queue_s"] + first["prefill_s"], abs=1e-5)
     assert not any("text" in name or name == "prompt" for line in told for name in line)
-    assert told[2]["id"].removesuffix("-0") == told[3]["id"].removesuffix("-1")
+    assert told[2]["id"].removesuffix(" 0") == told[3]["id"].removesuffix(" 1")
 
 
 def test_each_request_is_a_span_under_its_callers(tiny_llama: Path) -> None:
