@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from fastpaged.server.run_server import listening_sockets, run_server
 
     settings = server_settings(args)
+    if settings.otlp_traces_endpoint is not None:
+        import fastpaged.server.otel_traces  # noqa: F401 - which may not be installed
     set_up_logging()
     sockets = listening_sockets(settings)  # before a model is loaded for nothing
     try:

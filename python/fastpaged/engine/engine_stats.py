@@ -57,7 +57,7 @@ class EngineStats:
 
     def __init__(self, max_model_len: int) -> None:
         tokens = one_two_five(max_model_len)
-        self.num_started = self.num_running = self.num_waiting = 0
+        self.num_started = self.num_running = self.num_waiting = self.num_preempted = 0  # of running: the last
         self.finished = dict.fromkeys(FINISH_REASONS, 0)
         self.expired = {"deadline": 0, "queue_timeout": 0}  # of those aborted
         self._rejected = dict.fromkeys(REJECTIONS, 0)
@@ -119,6 +119,7 @@ class EngineStats:
         """As they are between two steps."""
         self.num_waiting = num_waiting
         self.num_running = num_unfinished - num_waiting
+        self.num_preempted = scheduler.num_waiting - num_waiting + scheduler.num_swapped
         self.num_blocks = scheduler.num_blocks
         self.num_free_blocks = scheduler.num_free_blocks
 

@@ -207,7 +207,7 @@ class EngineThread:
         if self.engine.stats is not None:
             self.engine.stats.num_failed_steps += 1
         for request_id in mine:
-            self.engine.abort_request(request_id)
+            self.engine.abort_request(request_id, reason="error")
             mailbox = self._mailboxes.pop(request_id, None)
             if mailbox is None:  # it went when its event loop was found to be gone
                 continue

@@ -6,7 +6,7 @@ import logging
 import random
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
@@ -338,16 +338,16 @@ class LLMEngine:
                 self.stats.note_started()
                 self._note_tables()
 
-    def abort_request(self, request_id: str) -> RequestOutput | None:
+    def abort_request(self, request_id: str, *, reason: Literal["abort", "error"] = "abort") -> RequestOutput | None:
         """Ends a request in any state and frees its blocks at once.
 
-        Returns it as it stood, with finish_reason "abort"; None if it is not (or no longer) here, which is no error.
+        Returns it as it stood, with this finish_reason; None if it is not (or no longer) here, which is no error.
         """
         self._check_open()
         if not isinstance(request_id, str):
             raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
         with self._exclusive, DeferredSignals():
-            output = self._outputs.abort(request_id)
+            output = self._outputs.abort(request_id, reason)
             self._note_tables()
             return output
 

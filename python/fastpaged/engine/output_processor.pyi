@@ -76,9 +76,9 @@ class OutputProcessor:
     def request_id(self, group_id: int) -> str | None:
         """None if it is not (or no longer) here."""
 
-    def abort(self, request_id: str) -> RequestOutput | None:
-        """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
-        is not (or no longer) here."""
+    def abort(self, request_id: str, reason: str = "abort") -> RequestOutput | None:
+        """The request as it stood (with deltas: what is new) and what was held back, finished with this reason; None if
+        it is not (or no longer) here."""
 
     def fail(self, group_ids: Sequence[int]) -> list[RequestOutput]:
         """Those that the scheduler has failed already: each as it stood, finished with "error"."""

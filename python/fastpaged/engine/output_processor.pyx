@@ -95,13 +95,13 @@ cdef class OutputProcessor:
             return None
         return state.request.request_id, len(state.request.prompt_token_ids) + state.num_tokens
 
-    def abort(self, request_id):
+    def abort(self, request_id, reason="abort"):
         cdef object group_id = self._group_ids.get(request_id)
         if group_id is None:
             return None
         cdef _RequestState state = self._states[group_id]
         self._scheduler.abort(group_id)
-        state.end("abort")
+        state.end(reason)
         self._forget(group_id, state)
         return state.snapshot()
 

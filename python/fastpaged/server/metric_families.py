@@ -33,6 +33,7 @@ _COUNTERS = (
 _GAUGES = (
     ("num_running", "num_requests_running", "Requests let in and not finished."),
     ("num_waiting", "num_requests_waiting", "Requests that have never been let in."),
+    ("num_preempted", "num_requests_preempted", "Of those running, without their KV blocks until there is room."),
     ("kv_usage", "kv_cache_usage_perc", "The share of the KV blocks that is held, 1 being all."),
 )
 _HISTOGRAMS = (

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from fastpaged import _core
 from fastpaged.errors import FastpagedError
 from fastpaged.server.errors import ApiError
 from fastpaged.server.metric_families import cache_config_family, families, split_families
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["operation"])
 
 OURS = "fastpaged:"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _PATIENCE = 0.1  # seconds for the engine to answer between two steps; it may compute a long one, or hang
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """In the text format that the request accepts. Never waits for a step: the split of the KV slots is then the last
-    one that was known."""
+    """In Prometheus's text format. Never waits for a step: the split of the KV slots is then the last one that was
+    known."""
     service = Service.of(request)
     await _look_at_slots(service)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(list(_families(service))))
-    encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encoder(registry), media_type=content_type)
+    ProcessCollector(registry=registry)
+    # Not what the request prefers: the library's OpenMetrics has other names, with "_" for ":".
+    return Response(generate_latest(registry), media_type=_TEXT)
 
 
 class _Families:
@@ -64,6 +66,9 @@ def _of_server(service: Service) -> Iterator[Metric]:
     for (route, status), count in service.http_requests.items():
         answered.add_metric([route, str(status)], count)
     yield answered
+    build = InfoMetricFamily(OURS + "build", "What it is that runs.")
+    build.add_metric([], {"version": _core.__version__, "arithmetic": service.fingerprint})
+    yield build
     condition, progress = service.condition()
     yield GaugeMetricFamily(OURS + "healthy", "1 while /health says 200.", value=float(condition == "ok"))
     yield GaugeMetricFamily(OURS + "calls_in_flight", "Calls being answered.", value=service.num_in_flight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
     from fastpaged.server.request_report import RequestReport
 
 
+_LAST_WORDS = 5.0  # seconds for spans at the end: a collector that is gone holds up no shutdown
+
+
 class RequestTraces:
     """A span for every request, under the caller's where it says which that is (traceparent)."""
 
     def __init__(self, endpoint: str, exporter: SpanExporter | None = None) -> None:
         """endpoint: a collector's, as http://localhost:4318/v1/traces. exporter: where spans go instead."""
-        self._provider = TracerProvider(resource=Resource.create({"service.name": "fastpaged"}))
+        resource = Resource.create({"service.name": "fastpaged"})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter(endpoint=endpoint)))
         self._tracer = self._provider.get_tracer("fastpaged")
         self._propagator = TraceContextTextMapPropagator()
@@ -61,6 +66,8 @@ class RequestTraces:
             span.set_status(Status(StatusCode.ERROR, report.error))
         span.end(end_time=end)
 
-    def close(self) -> None:
-        """Sends what was not sent yet."""
-        self._provider.shutdown()
+    def close(self, patience: float = _LAST_WORDS) -> None:
+        """Sends what was not sent yet, as far as that goes within so many seconds."""
+        sending = threading.Thread(target=self._provider.shutdown, name="fastpaged-traces", daemon=True)
+        sending.start()
+        sending.join(patience)

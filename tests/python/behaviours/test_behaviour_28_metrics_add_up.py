@@ -130,14 +130,23 @@ def test_behaviour_28_times_are_those_of_the_clock() -> None:
     clock = on_fake_clock(engine)
     for name in ("first", "second"):
         engine.add_request(name, PROMPTS[0], SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True))
+    engine.on_planned = lambda: clock.pass_seconds(1)  # what a step takes
     while engine.has_unfinished_requests():
         engine.step()
-        clock.now += SECOND
     stats = stats_of(engine)
     assert (stats.queue_time.count, stats.queue_time.total) == (2, 3.0)
-    assert (stats.prefill_time.total, stats.decode_time.total, stats.inference_time.total) == (0.0, 4.0, 4.0)
-    assert (stats.e2e.count, stats.e2e.total) == (2, 2.0 + 5.0)
+    assert (stats.prefill_time.total, stats.decode_time.total, stats.inference_time.total) == (2.0, 4.0, 6.0)
+    assert (stats.e2e.count, stats.e2e.total) == (2, 3.0 + 6.0)
+    assert stats.params_max_tokens.total == 6.0
 
 
 def test_behaviour_28_nothing_is_counted_where_nobody_asked() -> None:
     assert toy_engine().stats is None
+
+
+def test_behaviour_28_what_may_be_generated_counts_as_the_context_allows_it() -> None:
+    engine = toy_engine(max_model_len=16, disable_log_stats=False)
+    engine.add_request("long", PROMPTS[0], SamplingParams(max_tokens=10**6, temperature=0.0, ignore_eos=True))
+    while engine.has_unfinished_requests():
+        engine.step()
+    assert stats_of(engine).params_max_tokens.total == 16 - len(PROMPTS[0])
