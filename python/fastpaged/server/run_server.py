@@ -53,7 +53,8 @@ class Server(uvicorn.Server):
 
     def end(self) -> None:
         """Begins to drain; the second time, aborts. From any thread or signal handler."""
-        self._loop.call_soon_threadsafe(self._end)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         (self._again if self._told.is_set() else self._told).set()
