@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _WRITE_BUFFER = 64 << 10  # bytes that wait for a slow reader before the answer does
 _KERNEL_BUFFER = 128 << 10  # the same in the kernel, which doubles it
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -81,6 +83,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self._head_ends:  # the next request begins
                 self._head_ends, self._head_bytes, self._since = False, 0, time.monotonic()
             self._head_bytes += len(data)
+            data = _without_upgrade(data)
         super().data_received(data)
         is_too_large = self._head_bytes > self.settings.max_header_bytes
         if not self._head_ends and is_too_large and not self.transport.is_closing():
@@ -157,3 +160,12 @@ class HttpProtocol(HttpToolsProtocol):
         head = f"HTTP/1.1 {status} \r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
         self.transport.write(f"{head}connection: close\r\n\r\n".encode() + body)
         self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Of a head: what a client offers to speak instead (Java's and curl's do so, with HTTP/2) is let pass unread, for
+    the parser takes the body of such a request for words in that other language."""
+    if _UPGRADE.search(data) is None:
+        return data
+    head, end, body = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + body

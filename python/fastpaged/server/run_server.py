@@ -53,7 +53,8 @@ class Server(uvicorn.Server):
 
     def end(self) -> None:
         """Begins to drain; the second time, aborts. From any thread or signal handler."""
-        self._loop.call_soon_threadsafe(self._end)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
         (self._again if self._told.is_set() else self._told).set()
@@ -67,6 +68,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens."""
         await super().startup(sockets)
+        uds = self._service.settings.uds
+        self._file = None if uds is None else os.stat(uds).st_ino
         service = self._service
         logging.getLogger(__name__).info("serving %s on %s", service.model_names[0], self._places())
 
@@ -125,6 +128,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """No more connections; those that are there get what is in their buffers, and are closed."""
+        self._remove_file()
         for server in self.servers:
             server.close()
         for listener in sockets or []:
@@ -138,6 +142,13 @@ class Server(uvicorn.Server):
         if self.server_state.tasks:  # who learn of it
             await asyncio.wait(set(self.server_state.tasks), timeout=_LAST_WORDS)
         await self.lifespan.shutdown()
+
+    def _remove_file(self) -> None:
+        """That of the unix socket, unless another server has put its own in its place."""
+        uds = self._service.settings.uds
+        with contextlib.suppress(FileNotFoundError):
+            if uds is not None and os.stat(uds).st_ino == self._file:
+                os.unlink(uds)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,6 +171,7 @@ def listening_sockets(settings: ServerSettings) -> list[socket.socket]:
     Raises InvalidRequestError naming what cannot be had.
     """
     if settings.uds is not None:
+        _check_is_free(settings.uds)
         return []
     host, port = settings.host, settings.port
     try:
@@ -173,6 +185,13 @@ def listening_sockets(settings: ServerSettings) -> list[socket.socket]:
             f"host and port must be an address to listen on, got {host} and {port}: {error.strerror or error}"
         ) from error
     return [listener]
+
+
+def _check_is_free(path: str) -> None:
+    """A socket that is left of a server that is gone is free."""
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+        probe.connect(path)
+        raise InvalidRequestError(f"uds must be a path that nobody listens on, got {path!r}, where somebody does")
 
 
 def make_server(app: FastAPI, settings: ServerSettings) -> Server:
@@ -217,6 +236,3 @@ def run_server(
         if traces is not None:
             traces.close()
         engine.shutdown()
-        if settings.uds is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(settings.uds)

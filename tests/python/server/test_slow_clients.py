@@ -216,3 +216,13 @@ def test_a_body_of_megabytes_is_refused_before_much_is_made_of_it(tiny_llama: Pa
         path, body = LONG_BODIES[what]
         assert server.client.post(path, json=body).status_code == 400
         assert sum(encoded) < 100_000
+
+
+@pytest.mark.parametrize("name", ["Upgrade", "upgrade"])
+def test_a_client_that_offers_to_speak_http_2_is_answered_as_any(tiny_llama: Path, name: str) -> None:
+    with running_server(tiny_llama) as server:
+        offer = {"Connection": f"{name}, HTTP2-Settings", name: "h2c", "HTTP2-Settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
+        body = STREAM | {"stream": False, "prompt": "\r\n\r\n\r\nupgrade: x"}
+        answers = [server.client.post("/v1/completions", json=body, headers=head) for head in ({}, offer, offer)]
+        texts = [answer.json()["choices"][0]["text"] for answer in answers]
+        assert texts == [texts[0]] * 3
