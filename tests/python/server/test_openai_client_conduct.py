@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from server.serving import Running, running_server
@@ -25,42 +24,39 @@ def server(tiny_llama: Path) -> Iterator[Running]:
         yield running
 
 
-class Watched(httpx.HTTPTransport):
-    """Tells of each answer that passes. on_answer: called with it."""
+class Watched:
+    """What passed between a client and the server. on_answer: called with each answer."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.statuses: list[int] = []
         self.connections: set[Any] = set()
-        self.on_answer = lambda: None
+        self.on_answer: Callable[[], None] = lambda: None
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        response = super().handle_request(request)
+    def note(self, response: Any) -> None:
         self.statuses.append(response.status_code)
         self.connections.add(response.extensions["network_stream"].get_extra_info("client_addr"))
         self.on_answer()
-        return response
 
 
-def client_of(server: Running, transport: Watched, **more: Any) -> openai.OpenAI:
-    http = httpx.Client(transport=transport)
+def client_of(server: Running, watched: Watched, **more: Any) -> openai.OpenAI:
+    http = openai.DefaultHttpxClient(event_hooks={"response": [watched.note]})
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", http_client=http, **{"timeout": 60} | more)
 
 
 def test_it_asks_again_after_as_long_as_a_503_says(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("openai._base_client.time", SimpleNamespace(sleep=slept.append, time=time.time))
-    transport = Watched()
+    watched = Watched()
 
     def opens() -> None:
         server.service.is_draining = False
 
-    transport.on_answer = opens
-    with client_of(server, transport, max_retries=2) as client:
+    watched.on_answer = opens
+    with client_of(server, watched, max_retries=2) as client:
         server.service.is_draining = True
         answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
     assert answer.choices[0].finish_reason == "length"
-    assert transport.statuses == [503, 200]
+    assert watched.statuses == [503, 200]
     assert slept == [1.0]
 
 
@@ -87,24 +83,24 @@ def test_a_503_that_stays_is_an_internal_server_error_of_that_status(server: Run
 def test_what_will_never_do_is_not_asked_for_again(
     server: Running, fields: dict[str, Any], kind: type[openai.APIStatusError], status: int
 ) -> None:
-    transport = Watched()
-    with client_of(server, transport, max_retries=3) as client, pytest.raises(kind) as caught:
+    watched = Watched()
+    with client_of(server, watched, max_retries=3) as client, pytest.raises(kind) as caught:
         client.chat.completions.create(**{"model": "tiny", "messages": MESSAGES} | fields)
     assert caught.value.status_code == status
-    assert transport.statuses == [status]
+    assert watched.statuses == [status]
 
 
 def test_many_requests_go_over_one_connection_errors_too(server: Running) -> None:
     """Not streams: this client hangs up at [DONE], before the end of the answer."""
-    transport = Watched()
-    with client_of(server, transport) as client:
+    watched = Watched()
+    with client_of(server, watched) as client:
         for _ in range(3):
             client.models.list()
             client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=2)
             with pytest.raises(openai.NotFoundError):
                 client.models.retrieve("another")
-    assert len(transport.statuses) == 9
-    assert len(transport.connections) == 1
+    assert len(watched.statuses) == 9
+    assert len(watched.connections) == 1
 
 
 def test_a_client_whose_time_is_out_leaves_nothing_behind(server: Running) -> None:
