@@ -24,7 +24,7 @@ comma := ,
 # $(call phase,what) CMD: says what comes, runs it, says how long it took.
 phase = @printf '\n==> %s\n' '$(1)'; TIMEFORMAT='    %0lR  $(1)'; time
 
-.PHONY: help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
+.PHONY: fuzz-api openai soak bench-server bench-server-peers help demo test test-cpp test-asan test-tsan test-python prove prove-cpp prove-python mutate soak-engine \
   lint exact replay kl kv8 float32 beams bench bench-build bench-startup bench-sweep bench-peers bench-prefixes bench-sharing \
   bench-two-engines bench-kv-split bench-pressure bench-prediction clean
 help:
@@ -38,9 +38,13 @@ help:
 	@echo 'make bench   the core: what planning a step takes         make bench-startup   start-up times and sizes'
 	@echo 'make bench-sweep  tokens/s by sequences, context, threads  make bench-peers  beside other engines (see bench/README.md)'
 	@echo 'make bench-prefixes  what prefix caching finds in TRACES  make bench-sharing  memory that branches share'
+	@echo 'make bench-server  what HTTP costs                         make bench-server-peers  latency beside other servers'
 	@echo 'make bench-two-engines  do two engines leave each other the cores?  make bench-pressure  swap or recompute, by cost'
 	@echo 'make bench-kv-split  where the slots of the KV pool go      make bench-prediction  predictions beside real runs'
 	@echo 'make replay  does a recorded run of SmolLM2 come out again?'
+	@echo 'make openai  the official client against a server with SmolLM2'
+	@echo 'make soak    ten minutes of a server under pressure, with faults put in'
+	@echo 'make fuzz-api  thousands of requests that the OpenAPI description makes us think of'
 	@echo 'make clean   remove builds and environments'
 
 # ---- demo
@@ -141,6 +145,17 @@ lint: $(TEST)/.packages
 	$(call phase,clang-tidy) xargs -P $(CMAKE_BUILD_PARALLEL_LEVEL) -n 1 $(TEST)/bin/clang-tidy -p build/lint --quiet \
 	  --extra-arg=-Wno-unknown-warning-option <<< '$(filter %.cc,$(CPP_SOURCES) $(PY_SOURCES) $(filter bench/%,$(CPP_CHECKS)))'
 
+fuzz-api: $(TEST)/.installed
+	$(call phase,Requests made up from the OpenAPI description) $(TEST)/bin/python tests/fuzz/run_api_fuzz.py
+
+openai: $(TEST)/.installed $(GGUF)
+	$(call phase,The official client against a server with SmolLM2) FASTPAGED_TEST_MODEL=$(GGUF) \
+	  $(TEST)/bin/python -m pytest -q tests/python/server/test_openai_client.py \
+	  tests/python/server/test_openai_client_conduct.py
+
+soak: $(TEST)/.installed $(GGUF)
+	$(call phase,A server under pressure) $(TEST)/bin/python tests/soak/run_server_soak.py --model $(GGUF)
+
 exact: $(TEST)/.installed $(GGUF)
 	$(call phase,Bit-equality on SmolLM2) $(TEST)/bin/python tests/exact/run_exact.py --gguf $(GGUF) \
 	  --kv-cache-dtype auto int8 fp8_e4m3
@@ -208,6 +223,12 @@ bench-pressure: $(DEMO)/.bench
 
 bench-sharing: $(DEMO)/.installed $(MODEL_IF_MADE)
 	$(call phase,Memory that branches share) $(DEMO)/bin/python bench/sharing.py --model $(MODEL)
+
+bench-server: $(DEMO)/.bench $(MODEL_IF_MADE)
+	$(call phase,What HTTP costs) $(DEMO)/bin/python bench/server_speed.py --model $(MODEL)
+
+bench-server-peers: $(DEMO)/.bench $(MODEL_IF_MADE)
+	$(call phase,Latency beside other servers) $(DEMO)/bin/python bench/server_peers.py --model $(MODEL) $(PEERS)
 
 bench-two-engines: $(DEMO)/.installed
 	$(call phase,Two engines side by side) $(DEMO)/bin/python bench/two_engines.py

@@ -43,24 +43,14 @@ PRIVATE_HEADERS: Mapping[str, str | None] = {
     r"benchmark/.*": "bench/cpp/",
 }
 
+_DATA_AND_ERRORS = """
+config errors absent_names param_checks start_up sampling_params beam_search_params
+outputs kv_snapshot kv_events progress
+"""
 # Lowest floor first; a module may import its own floor and those below.
 PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"_core", "_core_machine", "_core_plan", "_core_snapshot"}),  # the others are stubs of the first
-    frozenset(
-        {
-            "config",
-            "errors",
-            "absent_names",
-            "param_checks",
-            "start_up",
-            "sampling_params",
-            "beam_search_params",
-            "outputs",
-            "kv_snapshot",
-            "kv_events",
-            "progress",
-        }
-    ),
+    frozenset(_DATA_AND_ERRORS.split()),
     frozenset({"formats"}),
     frozenset({"tokenizer", "ops"}),
     frozenset({"models"}),
@@ -68,7 +58,8 @@ PYTHON_FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"worker"}),
     frozenset({"executor"}),
     frozenset({"engine"}),
-    frozenset({"llm", "simulator"}),
+    frozenset({"llm", "simulator", "client"}),
+    frozenset({"server"}),
     frozenset({"cli", "__main__", "__init__"}),
 )
 # Package -> how the modules that may import it are named: what not every installation has, and what only checks ours.
@@ -77,6 +68,7 @@ HOMES_OF_PACKAGES: Mapping[str, tuple[str, ...]] = {
     "transformers": ("torch_", "transformers_"),
     "safetensors": ("torch_",),
     "gguf": ("torch_",),
+    "opentelemetry": ("otel_",),
 }
 
 # Calls that make a container, and methods that change one.

@@ -238,6 +238,9 @@ class ModelGraph:
         """What the limits allow whole runs, added up since time_ops(): of each the time of its weights and KV from
         memory or of its arithmetic, whichever is longer."""
     @property
+    def num_nodes_run(self) -> int:
+        """Ops that have run, over all runs. Any thread may ask, in the middle of one too."""
+    @property
     def arena_bytes(self) -> int: ...
     @property
     def output(self) -> npt.NDArray[np.float32]:

@@ -15,7 +15,9 @@ _NO_ADAPTERS = "there are no adapters"
 _NO_PROFILING = "profiling is not there yet"
 _NO_PAUSE = "generation cannot be paused yet; abort() ends requests"
 _NO_SCHEMAS = "structured outputs are not there yet"
-_NO_METRICS = "metrics are not there yet; a request's figures are in RequestOutput.metrics"
+_NO_METRICS = (
+    "an engine's `stats` count with disable_log_stats=False; a server has /metrics, a request RequestOutput.metrics"
+)
 _ONE_PROCESS = "the engine is one process on one machine's CPU"
 
 OF_LLM: Mapping[str, str] = {

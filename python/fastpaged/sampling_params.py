@@ -17,6 +17,8 @@ MAX_SEED = 2**64 - 1
 MAX_BIAS = 100.0
 MAX_N = 16384
 MAX_LENGTH_PENALTY = 16.0  # beyond it, scores of long answers are all but 0, or infinite, and no order is left
+MAX_STOPS = 256  # each of which looks at every character
+MAX_STOP_LENGTH = 4096  # characters
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_LENGTH = 256  # characters
 SMALLEST_FLOAT32, LARGEST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -85,7 +87,8 @@ class SamplingParams:
     min_p: [0, 1]; keep tokens at least this likely relative to the best. 0 is off.
     seed: 0 to 2**64 - 1; with it, the answer depends on the request alone. None or -1: the engine draws one. Each
         answer has a seed of its own, made from this one, which CompletionOutput.seed shows; that of the first is this.
-    stop: strings that end the answer; one, or a list; a tuple from then on. Needs detokenize.
+    stop: strings that end the answer; one, or a list of at most 256, of at most 4,096 characters each; a tuple from
+        then on. Needs detokenize.
     stop_token_ids: tokens that end the answer beside end-of-sequence, under ignore_eos too; a tuple from then on.
     bad_words: strings that the output may not come to hold as these very tokens, each with and without a space before
         it: their last token is barred once the output ends in the tokens before it. At most 1,024 of at most 256
@@ -188,7 +191,7 @@ class SamplingParams:
             if value is not None or name == "max_tokens" or name not in defaults
         }
         if isinstance(wanted.get("logit_bias"), Mapping):
-            wanted["logit_bias"] = {_as_id(key): bias for key, bias in wanted["logit_bias"].items()}
+            wanted["logit_bias"] = {as_token_id(key): bias for key, bias in wanted["logit_bias"].items()}
         return cls(**wanted)
 
     def clone(self) -> SamplingParams:
@@ -282,6 +285,11 @@ class SamplingParams:
         stop = check.strings("stop", self.stop, "None, a non-empty string, or a list of them")
         if stop and not self.detokenize:
             raise refusal("stop", self.stop, "None when detokenize is False")
+        if len(stop) > MAX_STOPS:
+            raise refusal("stop", f"{len(stop)} strings", f"at most {MAX_STOPS} of them")
+        for position, text in enumerate(stop):
+            if len(text) > MAX_STOP_LENGTH:
+                raise refusal(f"stop[{position}]", f"one of {len(text)}", f"at most {MAX_STOP_LENGTH} characters long")
         self._set("stop", stop)
         allowed = f"None, or a list of at most {MAX_BAD_WORDS} non-empty strings"
         if isinstance(self.bad_words, str):  # a string is a sequence, of its characters
@@ -306,6 +314,6 @@ class SamplingParams:
         object.__setattr__(self, name, value)
 
 
-def _as_id(key: object) -> object:
+def as_token_id(key: object) -> object:
     """JSON has strings for keys; what is no decimal number stays as it is, to be refused."""
     return int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 10 else key

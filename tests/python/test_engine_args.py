@@ -78,7 +78,6 @@ REFUSED: dict[str, tuple[object, object, str]] = {
     "spec_model": (None, "org/draft", "there is no speculative decoding"),
     "spec_tokens": (None, 4, "there is no speculative decoding"),
     "structured_outputs_config": ({"backend": "auto"}, {"backend": "guidance"}, "structured outputs are not there yet"),
-    "disable_log_stats": (False, "yes", "a request's figures are in RequestOutput.metrics"),
     "kv_events_config": (None, {"publisher": "zmq"}, "events of KV blocks are sent nowhere"),
     "enable_sleep_mode": (False, True, "close() frees the memory"),
     "otlp_traces_endpoint": (None, "http://localhost", "traces are not sent"),

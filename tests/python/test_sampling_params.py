@@ -423,3 +423,11 @@ def test_from_optional_does_not_swallow_an_unknown_parameter() -> None:
 def test_an_integer_beyond_any_float_is_refused_like_any_other_number(field: str, value: int) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{field} must be .*got a huge integer"):
         SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
+def test_stop_strings_are_so_many_and_so_long_and_no_more() -> None:
+    assert SamplingParams(stop=["x" * 4096] * 256).stop == ("x" * 4096,) * 256
+    with pytest.raises(InvalidRequestError, match=r"stop must be at most 256 of them, got '257 strings'"):
+        SamplingParams(stop=["x"] * 257)
+    with pytest.raises(InvalidRequestError, match=r"stop\[1\] must be at most 4096 characters long, got 'one of 4097'"):
+        SamplingParams(stop=["x", "y" * 4097])

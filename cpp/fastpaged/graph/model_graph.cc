@@ -245,6 +245,7 @@ void ModelGraph::run(const Batch& batch) {
       } else {
         run_it();
       }
+      num_nodes_run_.fetch_add(1, std::memory_order_relaxed);
     }
   }
   if (op_times_) {

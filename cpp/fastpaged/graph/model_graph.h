@@ -11,6 +11,7 @@
 // Not thread-safe: one thread records and runs.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -78,6 +79,8 @@ class ModelGraph {
   // node. Anew: what was counted before is forgotten.
   void time_ops(const MachineLimits& limits = {}) { op_times_.emplace(limits); }
   [[nodiscard]] const std::optional<OpTimes>& op_times() const { return op_times_; }
+  // Nodes that have run, over all runs; any thread may ask, in the middle of one too.
+  [[nodiscard]] std::uint64_t num_nodes_run() const { return num_nodes_run_.load(std::memory_order_relaxed); }
   void check_invariants() const;
 
  private:
@@ -125,6 +128,7 @@ class ModelGraph {
   std::int64_t head_dim_ = 0;
   std::int64_t num_tokens_ = 0;  // of the last run
   std::int64_t num_samples_ = 0;
+  std::atomic<std::uint64_t> num_nodes_run_{0};
 };
 
 }  // namespace fastpaged

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastpaged.cli import bench_kernels, bench_machine
+from fastpaged.cli import bench_kernels, bench_machine, bench_serve
 from fastpaged.cli.bench_output import check_writable
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, load_llm
 from fastpaged.cli.messages import Messages
@@ -53,6 +53,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
         "Replay a workload again and again, and report how long one run takes.",
     )
     latency.add_argument("--num-iters", type=int, metavar="N", default=10, help="runs (default: %(default)s)")
+    bench_serve.add_parser(kinds)
     bench_machine.add_parser(kinds)
     bench_kernels.add_parser(kinds)
 

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, option: str = "--json") -> None:
     """Before the work is done whose figures go there. A file that is there is left as it is."""
     try:
         with path.open("a", encoding="utf-8"):
             pass
     except OSError as error:
-        raise InvalidRequestError(f"--json: {path} cannot be written: {error.strerror}") from None
+        raise InvalidRequestError(f"{option}: {path} cannot be written: {error.strerror}") from None

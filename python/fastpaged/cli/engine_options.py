@@ -24,7 +24,7 @@ ENGINE_FIELDS = (
     "kv_cache_memory_bytes", "max_num_seqs", "max_num_batched_tokens", "swap_space", "preemption_mode", "num_threads",
     "resume_grace_steps", "prefill_share", "scheduling_policy", "ageing_steps", "queue_timeout",
     "max_num_queued_requests", "max_num_queued_tokens", "kv_cache_dtype",
-    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "record",
+    "packed_cache", "async_scheduling", "enable_prefix_caching", "pinned_prefix_budget", "record", "fault_trace_dir",
     "isa",
 )  # fmt: skip
 _SECONDS_IN_SILENCE = 1.0
@@ -95,6 +95,9 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--record", metavar="FILE", help="write down what the scheduler is told and decides; see `fastpaged replay`"
+    )
+    group.add_argument(
+        "--fault-trace-dir", metavar="DIR", help="where steps that fail are written down (default: a temporary folder)"
     )
     group.add_argument("--isa", metavar="NAME", help="instruction set; see `fastpaged collect-env`")
 

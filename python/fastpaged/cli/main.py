@@ -13,10 +13,12 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from fastpaged.__main__ import EXIT_INTERRUPTED
+from fastpaged.client.server_error import ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EXIT_REQUEST_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_BROKEN_PIPE = 141
 
@@ -36,9 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except (ValueError, OSError) as error:  # every typed error of a bad argument or file is one of the two
-        message = " ".join(str(error).split())
-        print(f"fastpaged: error: {message}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return _say(error, EXIT_USER_ERROR)
+    except ServerError as error:
+        return _say(error, EXIT_REQUEST_FAILED)
+
+
+def _say(error: Exception, status: int) -> int:
+    print(f"fastpaged: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return status
 
 
 def _open_missing_streams() -> None:
@@ -53,8 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         cache,
         chat,
         collect_env,
+        complete,
         generate,
         replay_recording,
+        run_batch,
+        serve,
         top,
     )
 
@@ -65,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     generate.add_parser(commands)
     chat.add_parser(commands)
+    complete.add_parser(commands)
+    serve.add_parser(commands)
+    run_batch.add_parser(commands)
     bench.add_parser(commands)
     replay_recording.add_parser(commands)
     cache.add_parser(commands)

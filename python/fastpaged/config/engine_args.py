@@ -79,7 +79,6 @@ NOT_SERVED: Mapping[str, tuple[tuple[object, ...], str]] = {
     "spec_model": ((None,), _NO_DRAFTS),
     "spec_tokens": ((None,), _NO_DRAFTS),
     "structured_outputs_config": ((None, {}, {"backend": "auto"}), "structured outputs are not there yet"),
-    "disable_log_stats": ((True, False, None), "a request's figures are in RequestOutput.metrics"),
     "kv_events_config": ((None,), "events of KV blocks are sent nowhere; kv_events=True keeps them for kv_events()"),
     "enable_sleep_mode": ((False, None), "close() frees the memory"),
     "otlp_traces_endpoint": ((None,), "traces are not sent"),

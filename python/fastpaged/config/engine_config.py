@@ -62,11 +62,13 @@ class EngineConfig:
     async_scheduling: bool = False  # make a step's outputs while the next one is computed: of use with cores to spare
     stream_interval: int = 1  # tokens from one output of a request to the next, beside the first and the last
     packed_cache: bool = True  # keep packed weights on disk and map them at the next start; see FASTPAGED_CACHE
+    disable_log_stats: bool = True  # count nothing for LLMEngine.stats; a server counts
+    fault_trace_dir: str | None = None  # where a step that fails is written down; None: a folder for temporary files
     record: str | None = None  # a file to write all to that the scheduler is told and decides: `fastpaged replay`
     isa: str | None = None  # name of an op table; None: FASTPAGED_ISA, or the best this CPU has
 
     def __post_init__(self) -> None:
-        for name in ("model", "tokenizer", "download_dir", "generation_config", "record"):
+        for name in ("model", "tokenizer", "download_dir", "generation_config", "record", "fault_trace_dir"):
             if isinstance(getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(getattr(self, name)))
         if not isinstance(self.model, str) or not self.model:
@@ -105,13 +107,20 @@ class EngineConfig:
 
     def _check_source(self) -> None:
         """Where model and tokenizer come from, and what is laid over their files."""
-        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir", "record"):
+        for name in ("tokenizer", "revision", "tokenizer_revision", "download_dir", "record", "fault_trace_dir"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise refusal(name, value, "None or a non-empty string")
         if not isinstance(self.hf_token, (str, bool, type(None))):  # never shown: it is a secret
             raise refusal("hf_token", type(self.hf_token), "None, True, False or a string")
-        for name in ("skip_tokenizer_init", "packed_cache", "async_scheduling", "enable_prefix_caching", "kv_events"):
+        for name in (
+            "skip_tokenizer_init",
+            "packed_cache",
+            "async_scheduling",
+            "enable_prefix_caching",
+            "kv_events",
+            "disable_log_stats",
+        ):
             if not isinstance(getattr(self, name), bool):
                 raise refusal(name, getattr(self, name), "True or False")
         if self.skip_tokenizer_init and self.tokenizer is not None:

@@ -22,6 +22,7 @@ MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
+_LONG_TEXT = 4096  # characters: counted before they are tokenised
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', and maybe 'cache_salt'"
 
@@ -61,11 +62,12 @@ def checked_salt(name: str, salt: object) -> str:
     """A non-empty string: "" stands for none. name: what the caller knows it by."""
     if not isinstance(salt, str) or not salt:
         raise refusal(name, salt, "a non-empty string")
-    _check_unicode(name, salt)
+    check_unicode(name, salt)
     return salt
 
 
-def _check_unicode(name: str, text: str) -> None:
+def check_unicode(name: str, text: str) -> None:
+    """InvalidRequestError for a text that UTF-8 cannot hold. name: what the caller knows it by."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -113,7 +115,6 @@ class Admission:
             raise InvalidRequestError("detokenize must be False with skip_tokenizer_init=True, got True")
         self._check_branches(params)
         text, token_ids = self._token_ids(prompt)
-        self._check_length(len(token_ids))
         room = self._max_model_len - len(token_ids)
         stop_token_ids = self._stop_token_ids(params)
         bad_words = self._bad_words(params)
@@ -135,7 +136,6 @@ class Admission:
     def tokens(self, prompt: Prompt) -> list[int]:
         """Of a prompt that is of a length to be answered."""
         _, token_ids = self._token_ids(prompt)
-        self._check_length(len(token_ids))
         return token_ids
 
     def _check_branches(self, params: SamplingParams) -> None:
@@ -148,6 +148,7 @@ class Admission:
             )
 
     def _token_ids(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """Of a length to be answered."""
         if isinstance(prompt, Mapping):
             return self._from_mapping(prompt)
         if isinstance(prompt, str):
@@ -178,12 +179,15 @@ class Admission:
     def _encode(self, text: str) -> list[int]:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
-        _check_unicode("prompt", text)
+        check_unicode("prompt", text)
+        if len(text) > _LONG_TEXT:
+            self._check_length(self._tokenizer.fewest_tokens(text), "at least ")
         return self._checked_ids("prompt", self._tokenizer.encode(text))
 
     def _checked_ids(self, name: str, ids: list[int] | tuple[object, ...]) -> list[int]:
         if not ids:
             raise InvalidRequestError(f"{name} must hold at least one token, got none")
+        self._check_length(len(ids))  # before each of what may be millions is looked at
         checked: list[int] = []
         for position, token_id in enumerate(ids):
             if isinstance(token_id, bool) or not isinstance(token_id, Integral):
@@ -196,21 +200,22 @@ class Admission:
             raise InvalidRequestError(f"{name} must be a token id in [0, {self._vocab_size}), got {token_id}")
         return token_id
 
-    def _check_length(self, num_tokens: int) -> None:
-        """Names the longest prompt that would fit, and for the pool also the smallest pool."""
+    def _check_length(self, num_tokens: int, about: str = "") -> None:
+        """Names the longest prompt that would fit, and for the pool also the smallest pool. about: how exact
+        num_tokens is."""
         kv_capacity = self._num_blocks * self._block_size
         longest = min(self._max_model_len - 1, kv_capacity)
         if num_tokens >= self._max_model_len:
             raise InvalidRequestError(
                 f"This model's maximum context length is {self._max_model_len} tokens. However, the prompt has "
-                f"{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt to at most "
-                f"{longest} tokens."
+                f"{about}{num_tokens} tokens, and at least 1 is needed for the answer. Please shorten the prompt to at "
+                f"most {longest} tokens."
             )
         if num_tokens > kv_capacity:
             raise InvalidRequestError(
                 f"The KV pool holds {kv_capacity} tokens, {self._num_blocks} blocks of {self._block_size}. However, "
-                f"the prompt has {num_tokens} tokens. Please shorten the prompt to at most {longest} tokens, or give "
-                f"the engine at least {-(-num_tokens // self._block_size)} num_blocks, or as much "
+                f"the prompt has {about}{num_tokens} tokens. Please shorten the prompt to at most {longest} tokens, or "
+                f"give the engine at least {-(-num_tokens // self._block_size)} num_blocks, or as much "
                 f"kv_cache_memory_bytes."
             )
 
@@ -252,7 +257,7 @@ class Admission:
         model does not have needs no ban."""
         forms = {}
         for position, word in enumerate(params.bad_words or ()):
-            _check_unicode(f"bad_words[{position}]", word)
+            check_unicode(f"bad_words[{position}]", word)
             bare = word.lstrip()
             for text in (bare, " " + bare) if bare else (word,):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from fastpaged import param_checks as check
+from fastpaged._core import __version__
 from fastpaged.absent_names import OF_ASYNC_LLM_ENGINE, SaysWhyAbsent
 from fastpaged.engine.admission import check_types
 from fastpaged.engine.engine_thread import EngineThread
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
     from fastpaged.config import EngineArgs, EngineConfig
     from fastpaged.engine.admission import Prompt
+    from fastpaged.engine.engine_stats import EngineStats
+    from fastpaged.engine.heartbeat import Progress
     from fastpaged.engine.pinned_prefixes import PinnedPrefix, Prefix
     from fastpaged.kv_events import KVEvents
-    from fastpaged.kv_snapshot import KVSnapshot
+    from fastpaged.kv_snapshot import KVSnapshot, KVSplit
     from fastpaged.outputs import RequestOutput
     from fastpaged.progress import ProgressCallback
     from fastpaged.sampling_params import SamplingParams
@@ -181,6 +184,10 @@ class AsyncLLMEngine(SaysWhyAbsent):
         """As LLM.kv_snapshot(), between two steps."""
         return await self._ask(lambda engine: engine.kv_snapshot())
 
+    async def kv_splits(self) -> dict[str, KVSplit]:
+        """What the slots of each tier ("device", "host") are for: kv_snapshot()'s splits alone, between two steps."""
+        return await self._ask(lambda engine: engine.kv_splits())
+
     async def kv_events(self) -> KVEvents:
         """As LLM.kv_events()."""
         return await self._ask(lambda engine: engine.kv_events())
@@ -207,6 +214,50 @@ class AsyncLLMEngine(SaysWhyAbsent):
         error = self._thread.error
         if error is not None:
             raise error
+
+    @property
+    def arithmetic(self) -> str:
+        """What the bits of answers depend on beside the requests."""
+        engine = self._thread.engine
+        worker, config = engine.worker, engine.config
+        return f"{__version__} {config.model} {worker.dtype} {config.kv_cache_dtype} {worker.device.isa}"
+
+    @property
+    def cache_config(self) -> dict[str, str]:
+        """Of the KV cache: sizes and what is decided by the configuration."""
+        engine = self._thread.engine
+        config = engine.config
+        return {
+            "block_size": str(config.block_size),
+            "num_gpu_blocks": str(engine.worker.num_blocks),  # as everybody calls the device's
+            "num_cpu_blocks": str(engine.worker.num_host_blocks),
+            "cache_dtype": config.kv_cache_dtype,
+            "enable_prefix_caching": str(config.enable_prefix_caching),
+        }
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences in one step, at most."""
+        return self._thread.engine.config.max_num_seqs
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below it."""
+        return self._thread.engine.worker.model_config.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest context."""
+        return self._thread.engine.worker.max_model_len
+
+    @property
+    def stats(self) -> EngineStats | None:
+        """Of the engine, as it counts on: see there. None with disable_log_stats."""
+        return self._thread.engine.stats
+
+    def progress(self) -> Progress:
+        """Whether running work advances. Waits for nothing: it answers while a step hangs, too."""
+        return self._thread.progress
 
     @property
     def is_running(self) -> bool:

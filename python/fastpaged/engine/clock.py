@@ -22,3 +22,7 @@ class Clock:
     def __call__(self) -> int:
         """Now."""
         return self.source()
+
+    def seconds(self) -> float:
+        """Now, in seconds."""
+        return self.source() / 1e9

@@ -41,6 +41,14 @@ class Containment:
         )
         return done
 
+    def knows(self, group_id: int) -> bool:
+        """Whether the scheduler has it still, running or waiting."""
+        try:
+            self._scheduler.sequences(group_id)
+        except ValueError:
+            return False
+        return True
+
     def look(self) -> list[int]:
         """Whom the scheduler has failed because references to blocks did not add up: looked for now and then, so that
         what nobody trips over does not stay. REQUIRES: no plan is being carried out."""

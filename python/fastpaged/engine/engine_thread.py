@@ -10,6 +10,8 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from fastpaged.engine.fault_trace import FaultTraces
+from fastpaged.engine.heartbeat import Heartbeat, Progress
 from fastpaged.errors import EngineClosedError, EngineDeadError, StepFailedError
 
 if TYPE_CHECKING:
@@ -29,8 +31,9 @@ class EngineThread:
     """Steps the engine while there is something to do and sleeps while there is not. Between two steps it carries out,
     in order, what other threads have asked for; every method here but _private ones may be called from any thread.
 
-    A step that fails ends the requests that were in flight, each with a StepFailedError at its reader; the engine goes
-    on. If even that fails the engine is dead, and says so to everybody. It is dead from the start in a forked child,
+    A step that fails ends the requests that were in it, each with a StepFailedError at its reader, and is written down;
+    the engine goes on, and so do the requests that waited. If even that fails the engine is dead, and says so to
+    everybody. It is dead from the start in a forked child,
     whose process has no such thread: nothing there waits for it, or touches what may have been locked at the fork.
     """
 
@@ -42,6 +45,8 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._mailboxes: dict[str, Mailbox] = {}  # by request id, of unfinished requests
         self._deadline: float | None = None  # of shutdown, on time.monotonic()'s clock
+        self._traces = FaultTraces(engine.config.fault_trace_dir)
+        self._heart = Heartbeat(engine.clock, engine.num_ops_run)
         self._door = threading.Lock()  # held to close it, and to pass through it
         self._is_open = True
         self._thread = threading.Thread(target=self._run, name="fastpaged-engine", daemon=True)
@@ -62,6 +67,11 @@ class EngineThread:
         """Whether it takes requests."""
         return self._is_open and self.error is None
 
+    @property
+    def progress(self) -> Progress:
+        """Whether it advances, at any moment: also in the middle of a step that never ends."""
+        return Progress(len(self._mailboxes) + self._commands.qsize(), self._heart.age())
+
     def add(self, request: EngineRequest, mailbox: Mailbox, arrival_ns: int) -> None:
         """Queues a request that came at that time; its outputs, or why it was refused, go to the mailbox. For an
         unwanted one that is the output of an abort."""
@@ -71,6 +81,8 @@ class EngineThread:
         """Ends a request before the next step; its mailbox gets a last output, "abort". Unknown ids are no error.
         mailbox: only if the id is still the request of this one."""
         if self.is_running:
+            if self.progress.num_unfinished == 0:
+                self._heart.beat()
             self._commands.put(lambda: self._abort(request_id, mailbox))
 
     def ask(self, question: Callable[[LLMEngine], T]) -> Future[T]:
@@ -118,6 +130,8 @@ class EngineThread:
         self.check_running()  # before the lock, which is of no use in a forked child
         with self._door:  # so that nothing comes behind the door's closing and is never seen
             self.check_running()
+            if self.progress.num_unfinished == 0:
+                self._heart.beat()  # what comes after an idle hour has not been waiting for one
             self._commands.put(command)
 
     # ---- on the engine's thread
@@ -149,9 +163,9 @@ class EngineThread:
     def _step(self) -> None:
         try:
             outputs = self.engine.step()
+            self._heart.beat()
         except Exception as error:
-            logging.getLogger(__name__).exception("a step failed; its requests are ended")
-            self._fail_all(error)
+            self._fail(error)
         else:
             self._send([(output.request_id, output) for output in outputs])
 
@@ -163,6 +177,8 @@ class EngineThread:
         except Exception as error:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:
+            if not self._mailboxes:
+                self._heart.beat()
             self._mailboxes[request.request_id] = mailbox
             if mailbox.is_unwanted:
                 self._abort(request.request_id, mailbox)
@@ -174,12 +190,29 @@ class EngineThread:
                 self._send([(request_id, output)])
             self._mailboxes.pop(request_id, None)
 
-    def _fail_all(self, cause: Exception) -> None:
-        for request_id, mailbox in list(self._mailboxes.items()):
-            self.engine.abort_request(request_id)
+    def _fail(self, cause: Exception) -> None:
+        """Ends the requests of the step that failed, or all if it had none yet: so that each failing step ends one.
+        Those that finished in it are over for the engine, and their last outputs are lost: theirs it was, too."""
+        blamed = set(self.engine.blamed())
+        mine = [name for name in self._mailboxes if name in blamed or not self.engine.has_request(name)]
+        mine = mine or list(self._mailboxes)
+        path = self._traces.write(self.engine, cause, mine)
+        logging.getLogger(__name__).error(
+            "a step failed, and with it %s; %d other requests go on%s",
+            ", ".join(mine) or "no request",
+            len(self._mailboxes) - len(mine),
+            "" if path is None else f". What is known: {path}",
+            exc_info=cause,
+        )
+        if self.engine.stats is not None:
+            self.engine.stats.num_failed_steps += 1
+        for request_id in mine:
+            self.engine.abort_request(request_id, reason="error")
+            mailbox = self._mailboxes.pop(request_id, None)
+            if mailbox is None:  # it went when its event loop was found to be gone
+                continue
             error = StepFailedError(f"request {request_id!r} ended: a step of the engine failed ({cause!r})")
             error.__cause__ = cause
-            del self._mailboxes[request_id]
             self._post_to(mailbox.postman, [(mailbox, error)])
 
     def _set_deadline(self, deadline: float) -> None:

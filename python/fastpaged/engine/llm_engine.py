@@ -6,7 +6,7 @@ import logging
 import random
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from fastpaged import _core
 from fastpaged.engine.admission import Admission, EngineRequest, Prompt
@@ -15,10 +15,12 @@ from fastpaged.engine.containment import Containment
 from fastpaged.engine.core_params import core_params, seeds_of
 from fastpaged.engine.default_params import default_params
 from fastpaged.engine.deferred_signals import DeferredSignals
+from fastpaged.engine.engine_stats import EngineStats
 from fastpaged.engine.exclusive import Exclusive
 from fastpaged.engine.make_scheduler import make_scheduler, max_pinned_blocks
 from fastpaged.engine.no_tokenizer import NoTokenizer
 from fastpaged.engine.output_processor import OutputProcessor
+from fastpaged.engine.phase_watch import COMPUTE, COPY, OUTPUT, SCHEDULE, UPDATE, PhaseWatch
 from fastpaged.engine.pinned_prefixes import PinnedPrefixes
 from fastpaged.engine.preemptions import Preemptions
 from fastpaged.engine.queue_limits import QueueLimits
@@ -33,7 +35,7 @@ from fastpaged.errors import (
 )
 from fastpaged.executor.in_process import InProcessExecutor
 from fastpaged.kv_events import KVEvents, kv_events_of
-from fastpaged.kv_snapshot import KVSnapshot
+from fastpaged.kv_snapshot import KVSnapshot, KVSplit, split_of
 from fastpaged.sampling_params import SamplingParams
 from fastpaged.start_up import StartUp
 from fastpaged.tokenizer import load_tokenizer
@@ -98,7 +100,10 @@ class LLMEngine:
         self._recording = None if config.record is None else RecordingFile(config.record, self.clock)
         self.scheduler = make_scheduler(config, worker, self._recording)
         self._executor = InProcessExecutor(worker, _core.BatchBuilder(self.scheduler), self.clock)
-        self._outputs = OutputProcessor(tokenizer, self.scheduler, config.stream_interval, worker.block_bytes)
+        self.stats = None if config.disable_log_stats else EngineStats(worker.max_model_len)
+        self._outputs = OutputProcessor(
+            tokenizer, self.scheduler, config.stream_interval, worker.block_bytes, self.stats, self.clock.seconds
+        )
         by_cost = config.preemption_mode == "auto"
         self.preemptions = Preemptions(self.scheduler, worker, self.clock, by_cost=by_cost)
         self._admission = Admission(
@@ -115,12 +120,14 @@ class LLMEngine:
         self._queue_limits = QueueLimits.of(config)
         self._next_group_id = 0
         self._num_seeds_drawn = 0
+        self._watch = PhaseWatch(self.clock)
         self._containment = Containment(self.scheduler, self._outputs.request_id, self.clock)
         self.on_planned: Callable[[], None] | None = None  # called in each step between planning and computing
         # With async_scheduling the outputs of a step are made while the next one is computed. What happens to requests
         # meanwhile reaches the scheduler at once: it passes over what the plan holds of those that have gone.
         self.overlaps_steps = config.async_scheduling
         self._in_flight: _core.SchedulerOutput | None = None
+        self.plan_under_way: _core.SchedulerOutput | None = None  # that of the last step
         self._closed = False
         self._exclusive = Exclusive("this engine")
         self._pins = PinnedPrefixes(
@@ -144,12 +151,15 @@ class LLMEngine:
         if not self.has_unfinished_requests():
             return []
         with self._exclusive, DeferredSignals():
+            self._watch.begin()
+            self.plan_under_way = None
             self._pins.expire()
-            result = None
+            plan = result = None
             broken: list[int] = []  # requests
             try:
                 plan, result = self._computed()
                 events = self.scheduler.update(plan, result)
+                self._watch.end(UPDATE)
             except (RuntimeError, ValueError) as error:
                 done = self._containment.contain(error)
                 events, broken = done.events, done.failed
@@ -157,21 +167,48 @@ class LLMEngine:
                 broken = broken + self._start_next()
             outputs = self._outputs.process(result, events) + self._outputs.fail(broken)
             if self._in_flight is None:
-                return outputs + self._outputs.fail(self._containment.look())
-            self.preemptions.note_return()
+                outputs += self._outputs.fail(self._containment.look())
+            else:
+                self.preemptions.note_return()
+            self._watch.end(OUTPUT)
+            self._note_step(plan)
             return outputs
+
+    def _note_step(self, plan: _core.SchedulerOutput | None) -> None:
+        if self.stats is not None:
+            num_tokens = 0 if plan is None else plan.num_tokens
+            costs = self.scheduler.stats
+            self.stats.note_step(num_tokens, self._watch.seconds, costs, self.worker.block_bytes)
+            self._note_tables()
+
+    def _note_tables(self) -> None:
+        if self.stats is not None:
+            self.stats.note_tables(self.scheduler, len(self._outputs), self._outputs.num_waiting)
 
     def _computed(self) -> tuple[_core.SchedulerOutput, _core.SamplerOutput]:
         """The plan in flight, or else a new one, and what came of it."""
         if self._in_flight is None:
-            plan = self._planned()
+            self.plan_under_way = plan = self._planned()
             result = self._executor.run(plan)
+            self._watch.end(COMPUTE, of_which_copying=self._executor.copying_time)
         else:
-            plan, self._in_flight = self._in_flight, None
+            self.plan_under_way = plan = self._in_flight
+            self._in_flight = None
             self.preemptions.note_call()
             result = self._executor.finish()
+            self._watch.end(COMPUTE)
         self.preemptions.note_step(plan, self._executor.copying_time)
         return plan, result
+
+    def blamed(self) -> list[str]:
+        """Whose step it was that failed: the requests in its plan, and those whose end came in it and was not reported.
+        Empty if it failed before there was a plan."""
+        plan = self.plan_under_way
+        if plan is None:
+            return []
+        groups = {group_id for group_id, _, _ in plan.scheduled}
+        names = self._outputs.request_ids()
+        return [name for group_id, name in names.items() if group_id in groups or not self._containment.knows(group_id)]
 
     def _start_next(self) -> list[int]:
         """Requests for which an invariant broke. Anything else that fails here fails again, and is raised, where the
@@ -179,6 +216,7 @@ class LLMEngine:
         try:
             plan = self._planned()
             self._executor.start(plan)
+            self._watch.end(COPY)
         except Exception as error:
             with suppress(Exception):
                 return self._containment.contain(error).failed
@@ -189,6 +227,7 @@ class LLMEngine:
 
     def _planned(self) -> _core.SchedulerOutput:
         plan = self.scheduler.schedule(self.clock())
+        self._watch.end(SCHEDULE)
         self._outputs.note_plan(plan)
         if self.on_planned is not None:
             self.on_planned()
@@ -240,6 +279,10 @@ class LLMEngine:
         self._check_open()
         return self._admission.admit(request_id, prompt, params, RequestTerms(priority, deadline, queue_timeout))
 
+    def num_ops_run(self) -> int:
+        """Ops of forward passes that have ended, ever. Any thread may ask, while one is computed too."""
+        return self.worker.num_ops_run
+
     def now_ns(self) -> int:
         """By the clock of arrivals and deadlines, which any thread may read."""
         return self.clock()
@@ -258,6 +301,8 @@ class LLMEngine:
         self._check_open()
         overflow = self.queue_overflow(len(request.prompt_token_ids))
         if overflow is not None:
+            if self.stats is not None:
+                self.stats.note_rejected("queue_full")
             raise overflow
         if request.request_id in self._outputs:
             raise InvalidRequestError(f"request_id must be new, got {request.request_id!r}, which is still unfinished")
@@ -289,17 +334,22 @@ class LLMEngine:
             self._outputs.add(group_id, request, seeds_of(seed, num_samples), stream, final_only)
             self._next_group_id += 1
             self._num_seeds_drawn += draws_seed
+            if self.stats is not None:
+                self.stats.note_started()
+                self._note_tables()
 
-    def abort_request(self, request_id: str) -> RequestOutput | None:
+    def abort_request(self, request_id: str, *, reason: Literal["abort", "error"] = "abort") -> RequestOutput | None:
         """Ends a request in any state and frees its blocks at once.
 
-        Returns it as it stood, with finish_reason "abort"; None if it is not (or no longer) here, which is no error.
+        Returns it as it stood, with this finish_reason; None if it is not (or no longer) here, which is no error.
         """
         self._check_open()
         if not isinstance(request_id, str):
             raise InvalidRequestError(f"request_id must be a string, got {type(request_id).__name__}")
         with self._exclusive, DeferredSignals():
-            return self._outputs.abort(request_id)
+            output = self._outputs.abort(request_id, reason)
+            self._note_tables()
+            return output
 
     @property
     def pins(self) -> PinnedPrefixes:
@@ -322,6 +372,13 @@ class LLMEngine:
         self._check_open()
         with self._exclusive, DeferredSignals():
             return KVSnapshot.of(self.scheduler.snapshot(), self._outputs.request_ids())
+
+    def kv_splits(self) -> dict[str, KVSplit]:
+        """What the slots of each tier ("device", "host") are for: kv_snapshot()'s splits alone."""
+        self._check_open()
+        with self._exclusive, DeferredSignals():
+            device, host = self.scheduler.slot_splits()
+            return {"device": split_of(device), "host": split_of(host)}
 
     def kv_events(self) -> KVEvents:
         """What became of the prefix cache's contents since the last call. InvalidRequestError without kv_events."""

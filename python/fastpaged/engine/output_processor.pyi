@@ -1,7 +1,8 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastpaged._core import SamplerOutput, Scheduler, SchedulerOutput, StepEvents
 from fastpaged.engine.admission import EngineRequest
+from fastpaged.engine.engine_stats import EngineStats
 from fastpaged.outputs import RequestOutput
 from fastpaged.tokenizer import TextStream, Tokenizer
 
@@ -32,10 +33,17 @@ class StopStrings:
 
 class OutputProcessor:
     def __init__(
-        self, tokenizer: Tokenizer, scheduler: Scheduler, stream_interval: int = 1, block_bytes: int = 0
+        self,
+        tokenizer: Tokenizer,
+        scheduler: Scheduler,
+        stream_interval: int = 1,
+        block_bytes: int = 0,
+        stats: EngineStats | None = None,
+        clock: Callable[[], float] = ...,
     ) -> None:
         """A request that a stop string or a failure ends is taken out of the scheduler at once. stream_interval: tokens
-        from one output of a request to the next, where its params have none. block_bytes: of a KV block."""
+        from one output of a request to the next, where its params have none. block_bytes: of a KV block. stats: to be
+        filled. clock: seconds, of requests' metrics."""
 
     num_waiting: int
     num_waiting_tokens: int
@@ -68,9 +76,9 @@ class OutputProcessor:
     def request_id(self, group_id: int) -> str | None:
         """None if it is not (or no longer) here."""
 
-    def abort(self, request_id: str) -> RequestOutput | None:
-        """The request as it stood (with deltas: what is new) and what was held back, finished with "abort"; None if it
-        is not (or no longer) here."""
+    def abort(self, request_id: str, reason: str = "abort") -> RequestOutput | None:
+        """The request as it stood (with deltas: what is new) and what was held back, finished with this reason; None if
+        it is not (or no longer) here."""
 
     def fail(self, group_ids: Sequence[int]) -> list[RequestOutput]:
         """Those that the scheduler has failed already: each as it stood, finished with "error"."""

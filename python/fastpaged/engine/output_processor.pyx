@@ -9,6 +9,7 @@ from dataclasses import replace
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from fastpaged.engine.beam_answers import BeamAnswers, BeamEvent
+from fastpaged.engine.engine_stats import RequestEnd
 from fastpaged.engine.lazy_logprobs import LazyLogprobs, no_text, token_logprobs
 from fastpaged.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from fastpaged.sampling_params import RequestOutputKind
@@ -48,8 +49,11 @@ cdef class OutputProcessor:
     cdef dict _group_ids     # request id -> group id
     cdef long long _stream_interval, _block_bytes
     cdef readonly long long num_waiting, num_waiting_tokens
+    cdef object _stats, _clock  # EngineStats, or None; seconds
 
-    def __init__(self, tokenizer, scheduler, stream_interval=1, block_bytes=0):
+    def __init__(self, tokenizer, scheduler, stream_interval=1, block_bytes=0, stats=None, clock=time.monotonic):
+        self._stats = stats
+        self._clock = clock
         self._tokenizer = tokenizer
         self._block_bytes = block_bytes
         self._stream_interval = stream_interval
@@ -74,7 +78,7 @@ cdef class OutputProcessor:
 
     def add(self, group_id, request, seeds, stream, final_only=False):
         self._states[group_id] = _RequestState(
-            request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval
+            request, list(seeds), stream, self._tokenizer, final_only, self._stream_interval, self._clock()
         )
         (<_RequestState>self._states[group_id]).set_bill(self._scheduler, group_id, self._block_bytes)
         self._group_ids[request.request_id] = group_id
@@ -91,14 +95,14 @@ cdef class OutputProcessor:
             return None
         return state.request.request_id, len(state.request.prompt_token_ids) + state.num_tokens
 
-    def abort(self, request_id):
+    def abort(self, request_id, reason="abort"):
         cdef object group_id = self._group_ids.get(request_id)
         if group_id is None:
             return None
         cdef _RequestState state = self._states[group_id]
-        self._forget(group_id, state)
         self._scheduler.abort(group_id)
-        state.end("abort")
+        state.end(reason)
+        self._forget(group_id, state)
         return state.snapshot()
 
     def fail(self, group_ids):
@@ -107,13 +111,13 @@ cdef class OutputProcessor:
         for group_id in group_ids:
             state = self._states.get(group_id)
             if state is not None:
-                self._forget(group_id, state)
                 state.end("error")
+                self._forget(group_id, state)
                 outputs.append(state.snapshot())
         return outputs
 
     def note_plan(self, plan):
-        cdef double now = time.monotonic()
+        cdef double now = self._clock()
         cdef _RequestState state
         for group_id in plan.preempted:
             state = self._states[group_id]
@@ -128,9 +132,11 @@ cdef class OutputProcessor:
                 self._note_let_in(state)
                 state.scheduled = True
                 state.scheduled_ts = now
+                if self._stats is not None:
+                    self._stats.note_let_in(len(state.request.prompt_token_ids), state.num_cached)
 
     def process(self, result, events):
-        cdef double now = time.monotonic()
+        cdef double now = self._clock()
         cdef list outputs = []
         cdef list touched = []   # states with several branches that moved
         cdef dict searches = {}  # group id -> what its beams did
@@ -144,7 +150,7 @@ cdef class OutputProcessor:
             state = self._states.get(event.group_id)
             if state is not None:
                 if state.plain and event.token_id >= 0 and event.finish_reason < 0:
-                    state.note_tokens(1, now)
+                    self._note_tokens(state, 1, now)
                     state.branch_of(event).add_token(event.token_id)
                 elif event.finish_reason >= _DEADLINE:
                     self._expire(event.group_id, state, <str>_FINISH_REASONS[event.finish_reason], outputs)
@@ -190,7 +196,7 @@ cdef class OutputProcessor:
         if state.prompt_logprobs is not None and event.num_scores > 0:
             state.add_prompt_logprobs(result.scores(event.score_row, event.num_scores))
         if event.token_id >= 0:
-            state.note_tokens(1, now)
+            self._note_tokens(state, 1, now)
             branch.add_token(event.token_id)
             if state.sums:
                 branch.add_logprobs(token_logprobs([event.token_id], result.scores(event.sample_row, 1)))
@@ -222,7 +228,7 @@ cdef class OutputProcessor:
                     _log_no_token(state)
             num_tokens = sum([event.token_id is not None for event in happened])
             if num_tokens > 0:
-                state.note_tokens(num_tokens, now)
+                self._note_tokens(state, num_tokens, now)
             stopped = state.beams.advance(happened, result)
             if state.beams.is_over:
                 state.num_running = 0
@@ -236,8 +242,8 @@ cdef class OutputProcessor:
 
     cdef _expire(self, object group_id, _RequestState state, str why, list outputs):
         """All of a request whose time was up; what else is said of its branches finds it gone."""
-        self._forget(group_id, state)
         state.end("abort", why)
+        self._forget(group_id, state)
         outputs.append(state.snapshot())
 
     cdef _fail(self, object group_id, _RequestState state):
@@ -246,9 +252,21 @@ cdef class OutputProcessor:
         self._scheduler.abort(group_id)
         state.end("error")
 
+    cdef inline _note_tokens(self, _RequestState state, long long count, double now):
+        if self._stats is not None:
+            self._stats.note_tokens(count)
+            if state.num_tokens == 0:
+                self._stats.note_first_token(now - state.queued_ts)
+            elif now > state.last_token_ts:  # branches that move together have waited once
+                self._stats.note_next_token(now - state.last_token_ts)
+        state.note_tokens(count, now)
+
     cdef _forget(self, object group_id, _RequestState state):
+        """REQUIRES: it has ended, and its answers say how."""
         if not state.scheduled:
             self._note_let_in(state)
+        if self._stats is not None:
+            self._stats.note_finished(state.request, state.ending(self._clock()))
         del self._states[group_id]
         del self._group_ids[state.request.request_id]
 

@@ -16,7 +16,7 @@ cdef class _RequestState:
     cdef object scheduler, group_id  # which know what preemptions have cost it
     cdef long long block_bytes
 
-    def __init__(self, request, list seeds, stream, tokenizer, bint final_only, long long interval):
+    def __init__(self, request, list seeds, stream, tokenizer, bint final_only, long long interval, double now):
         params = request.params
         self.request = request
         self.token_text = no_text if stream is None else tokenizer.token_text
@@ -44,7 +44,7 @@ cdef class _RequestState:
             self.final_only and self.beams is None and stream is None and not self.sums and self.prompt_logprobs is None
         )
         self.arrival_time = time.time()
-        self.queued_ts = time.monotonic()
+        self.queued_ts = now
 
     cdef set_bill(self, scheduler, group_id, long long block_bytes):
         self.scheduler = scheduler
@@ -122,6 +122,37 @@ cdef class _RequestState:
                 name = self.request.request_id
                 logging.getLogger(__name__).exception("request %r: the end of its text failed", name)
         branch.release()
+
+    cdef object ending(self, double now):
+        """RequestEnd. REQUIRES: it is over."""
+        cdef _Branch branch
+        cdef bint begun = self.num_tokens > 0
+        cdef long long longest = 0
+        if self.beams is None:
+            ends = [(branch.finish_reason, branch.stop_reason) for branch in self.branches]
+            for branch in self.branches:
+                longest = max(longest, branch.num_tokens)
+        else:
+            ends = [(answer.finish_reason, answer.stop_reason) for answer in self.beams.completions]
+            longest = max([len(answer.token_ids) for answer in self.beams.completions], default=0)
+        reason, stop_reason = ends[0] if ends else ("error", None)
+        for bad in ("abort", "error"):
+            for found, why in ends:
+                if found == bad:
+                    reason, stop_reason = found, why
+        return RequestEnd(
+            reason=reason,
+            stop_reason=stop_reason,
+            num_tokens=self.num_tokens,
+            num_longest=longest,
+            num_cached=self.num_cached,
+            num_preemptions=self.num_preemptions,
+            queued=self.queued_ts,
+            scheduled=self.scheduled_ts if self.scheduled else None,
+            first=self.first_token_ts if begun else None,
+            last=self.last_token_ts if begun else None,
+            now=now,
+        )
 
     cdef object snapshot(self):
         prompt_logprobs = self._shown_prompt_logprobs()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _WINDOW_DECODERS = frozenset(
     {"null", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder"}
 )
+_LONG = 4096  # characters: encoding them takes milliseconds
+_SHRINKING = 4  # times at most that normalisation makes a text shorter
 _ANSWER = "fastpagedanswer"  # a message no template has reason to change
 
 
@@ -64,16 +66,27 @@ class Tokenizer:
             found = f"a lone surrogate, U+{ord(text[error.start]):04X}, at {error.start}"
             raise InvalidRequestError(f"text: expected a string that UTF-8 can hold, found {found}") from None
         with library_failures(f"{self._definition.source}: encoding failed: "):
-            ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            if len(text) > _LONG:  # of several texts, even of one, it lets other threads run meanwhile
+                ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+            else:
+                ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         if add_special_tokens and self._adds_bos and ids[:2] == [self.bos_token_id] * 2:
             del ids[0]
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """At least so many tokens are in a text, which need not be encoded to be known as too long."""
+        if self._is_byte_level:
+            return len(text.encode("utf-8", "replace")) // self._longest_token
+        return len(text) // (_SHRINKING * self._longest_token)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`; bytes that are no UTF-8 come out as U+FFFD. Ids the tokenizer does not know (models
         pad their vocabularies) have no text."""
         with library_failures(f"{self._definition.source}: decoding failed: "):
             try:
+                if len(token_ids) > _LONG:
+                    return self._backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
                 return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
             except (TypeError, OverflowError):
                 problem = f"token_ids: expected whole numbers from 0, found {token_ids!r:.80}"
@@ -82,6 +95,14 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token by itself, special ones included; part of a character comes out as U+FFFD."""
         return self.decode([token_id], skip_special_tokens=False)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to the text, be it part of a character."""
+        if self._is_byte_level and token_id not in self._added_texts:
+            return self._bytes_of(token_id)
+        if self._is_byte(token_id):
+            return bytes([int(str(self._token(token_id))[3:5], 16)])
+        return self.token_text(token_id).encode("utf-8")
 
     def text_stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> TextStream:
         """The growing text of an answer to this prompt: text(prompt + output) less text(prompt)."""
@@ -179,6 +200,11 @@ class Tokenizer:
         return max(ends, key=lambda token_id: len(self._added_texts[token_id]), default=None)
 
     # ---- the insides
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """In characters of its name, each of which is a byte in byte-level vocabularies."""
+        return max((len(self._token(token_id) or "") for token_id in range(self.vocab_size)), default=1)
 
     @cached_property
     def _adds_bos(self) -> bool:

@@ -105,6 +105,13 @@ class Worker:
         return self._thread.finish()
 
     @property
+    def num_ops_run(self) -> int:
+        """Ops of forward passes that have ended, ever; 0 when it is closed. Any thread may ask, while one is computed
+        too."""
+        graph = getattr(self, "graph", None)
+        return 0 if graph is None else graph.num_nodes_run
+
+    @property
     def block_bytes(self) -> int:
         """Of one KV block, on either tier."""
         return self.kv_memory.block_bytes

@@ -240,7 +240,7 @@ def test_every_command_has_every_engine_option_under_its_field_s_name(start: lis
         "max_num_batched_tokens": 64, "swap_space": 0.5, "preemption_mode": "swap", "num_threads": 2, "isa": "scalar",
         "pinned_prefix_budget": 0.5, "resume_grace_steps": 2, "prefill_share": 64, "scheduling_policy": "priority",
         "ageing_steps": 9, "queue_timeout": 1.5, "max_num_queued_requests": 7, "max_num_queued_tokens": 700,
-        "kv_cache_dtype": "int8", "record": "FILE",
+        "kv_cache_dtype": "int8", "record": "FILE", "fault_trace_dir": "DIR",
     }  # fmt: skip
     assert {*values, "packed_cache", "async_scheduling", "enable_prefix_caching"} == set(ENGINE_FIELDS)
     options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", str(value))]

@@ -49,6 +49,9 @@ class ToyTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
+    def fewest_tokens(self, text: str) -> int:
+        return 0
+
     def token_text(self, token_id: int) -> str:
         return chr(token_id)
 
@@ -88,9 +91,10 @@ class ToyWorker:
         self.max_model_len = max_model_len
         self.block_bytes = 1000  # as if there were blocks
         self.model_config = SimpleNamespace(vocab_size=VOCAB_SIZE)
-        self.num_closed = 0
+        self.num_closed = self.num_ops_run = 0
         self.before_step: Callable[[], None] | None = None
-        self._sampler = _core.Sampler(_core.CpuDevice("scalar", 1))
+        self.device = _core.CpuDevice("scalar", 1)
+        self._sampler = _core.Sampler(self.device)
         self._started: _core.Batch | None = None
 
     def copy(self, plan: _core.SchedulerOutput) -> int:

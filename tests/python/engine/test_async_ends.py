@@ -6,6 +6,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -196,6 +197,27 @@ def test_a_closed_event_loop_takes_its_requests_with_it(engine: AsyncLLMEngine) 
     assert run(ids(engine, PROMPTS[1], greedy())) == answer(PROMPTS[1])
     assert not inner(engine).has_request("a")
     reader._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_a_step_that_fails_when_an_event_loop_has_closed_leaves_the_engine_to_others(engine: AsyncLLMEngine) -> None:
+    let_on = threading.Event()
+
+    def fail() -> None:
+        assert let_on.wait(60)
+        worker_of(engine).before_step = lambda: None
+        raise RuntimeError("broken")
+
+    worker_of(engine).before_step = fail
+    loop = asyncio.new_event_loop()
+    readers = [loop.create_task(collect(engine.generate(PROMPTS[0], greedy(), name))) for name in "ab"]
+    while not (inner(engine).has_request("a") and not engine._thread._commands.qsize()):
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    let_on.set()
+    assert run(ids(engine, PROMPTS[1], greedy())) == answer(PROMPTS[1])
+    assert not engine.errored
+    for reader in readers:
+        reader._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_an_engine_that_is_dropped_ends_its_thread() -> None:

@@ -111,7 +111,7 @@ def test_after_shutdown_nothing_is_pinned_or_forgotten(engine: AsyncLLMEngine) -
 
 
 def test_of_a_dead_engine_every_question_is_told_why(engine: AsyncLLMEngine) -> None:
-    def die(*args: object) -> None:
+    def die(*args: object, **named: object) -> None:
         raise SystemError("broken")
 
     async def main() -> None:
