@@ -150,7 +150,8 @@ fuzz-api: $(TEST)/.installed
 
 openai: $(TEST)/.installed $(GGUF)
 	$(call phase,The official client against a server with SmolLM2) FASTPAGED_TEST_MODEL=$(GGUF) \
-	  $(TEST)/bin/python -m pytest -q tests/python/server/test_openai_client.py
+	  $(TEST)/bin/python -m pytest -q tests/python/server/test_openai_client.py \
+	  tests/python/server/test_openai_client_conduct.py
 
 soak: $(TEST)/.installed $(GGUF)
 	$(call phase,A server under pressure) $(TEST)/bin/python tests/soak/run_server_soak.py --model $(GGUF)

@@ -186,8 +186,9 @@ void bind_graph(py::module_& m) {
       .def_property_readonly("op_times", &GraphHandle::op_times, "Since time_ops(); empty before it.")
       .def_property_readonly("runs_limit_seconds", &GraphHandle::runs_limit_seconds,
                              "What the limits allow whole runs, added up since time_ops().")
-      .def_property_readonly("num_nodes_run", [](const GraphHandle& self) { return self.graph().num_nodes_run(); },
-                             "Over all runs; any thread may ask, in the middle of one too.")
+      .def_property_readonly(
+          "num_nodes_run", [](const GraphHandle& self) { return self.graph().num_nodes_run(); },
+          "Over all runs; any thread may ask, in the middle of one too.")
       .def_property_readonly("arena_bytes", [](const GraphHandle& self) { return self.graph().arena_bytes(); })
       .def_property_readonly("output", &GraphHandle::output,
                              "[num_samples, vocab] logits of the last run: a view, overwritten by the next run.");

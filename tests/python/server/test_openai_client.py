@@ -252,6 +252,13 @@ def test_the_stream_helper_finds_the_whole_answer(client: openai.OpenAI, llm: LL
     assert final.choices[0].message.content == plain_chat(llm, **fields, **extra).outputs[0].text
 
 
+@pytest.mark.skipif("FASTPAGED_TEST_MODEL" not in os.environ, reason="a small random model knows no capitals")
+def test_a_real_model_knows_the_capital_of_france(client: openai.OpenAI) -> None:
+    question: Any = [{"role": "user", "content": "What is the capital of France?"}]
+    made = client.chat.completions.create(model="served", messages=question, max_tokens=20, temperature=0)
+    assert "Paris" in (made.choices[0].message.content or "")
+
+
 def test_a_chat_answer_may_be_as_long_as_the_context(client: openai.OpenAI) -> None:
     made = client.chat.completions.create(model="served", messages=MESSAGES, max_completion_tokens=5, temperature=0)
     assert made.usage is not None

@@ -40,8 +40,8 @@ def test_no_made_up_request_breaks_the_server_or_changes_another_s_answer(tiny_l
             other.join(120)
         assert disturbed
         assert set(disturbed) == {undisturbed}
-        assert fuzz.statuses[200] > 20
-        assert fuzz.statuses[400] > 20
+        assert fuzz.statuses[200] > 10
+        assert fuzz.statuses[400] > 10
         assert server.client.get("/health").status_code == 200
 
 
