@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fastpaged import param_checks as check
 from fastpaged.cli.engine_options import MODEL_HELP, add_engine_options, engine_arguments
 from fastpaged.errors import InvalidRequestError
 from fastpaged.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastpaged.server.batch_file import BatchFile
 
 EXIT_SOME_FAILED = 1
 
@@ -35,18 +39,34 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answers what is not answered yet. Returns the exit status: 1 if a request of it failed."""
+    """Answers what is not answered yet. Returns the exit status: 1 if a request failed, now or in an earlier run."""
+    from fastpaged.errors import EngineDeadError
     from fastpaged.server.batch_file import BatchFile
 
     source, target = _files(args)
+    if "at_once" in args:
+        check.integer("at_once", args.at_once, 1, 1 << 20, "an integer from 1 to 2**20")
     batch = BatchFile(source, target)
-    pending = len(batch.pending)
-    if pending < len(batch.lines):
-        print(f"{len(batch.lines) - pending} of {len(batch.lines)} requests were answered before", file=sys.stderr)
-    if pending > 0:
-        _answer(batch, args)
-    print(f"{pending - batch.num_failed} answered, {batch.num_failed} failed: {target}", file=sys.stderr)
-    return EXIT_SOME_FAILED if batch.num_failed else 0
+    total, pending = len(batch.lines), len(batch.pending)
+    if pending < total:
+        print(f"{total - pending} of {total} requests were answered before", file=sys.stderr)
+    stopped = ""
+    try:
+        if pending > 0:
+            _answer(batch, args)
+    except EngineDeadError as error:
+        stopped = f"fastpaged: error: {error}"
+        return EXIT_SOME_FAILED
+    except KeyboardInterrupt:
+        stopped = "interrupted"
+        raise
+    finally:
+        left, failed = len(batch.pending), batch.num_failed
+        more = f", {left} left: run it again for them" if left else ""
+        if stopped:
+            print(stopped, file=sys.stderr)
+        print(f"{total - left - failed} answered, {failed} failed{more}: {target}", file=sys.stderr)
+    return EXIT_SOME_FAILED if failed else 0
 
 
 def _files(args: argparse.Namespace) -> tuple[str, str]:
@@ -60,7 +80,7 @@ def _files(args: argparse.Namespace) -> tuple[str, str]:
     return files[0], files[1]
 
 
-def _answer(batch: Any, args: argparse.Namespace) -> None:
+def _answer(batch: BatchFile, args: argparse.Namespace) -> None:
     from fastpaged import AsyncLLMEngine, EngineArgs
     from fastpaged.server.app import make_app
     from fastpaged.server.settings import ServerSettings
@@ -70,7 +90,6 @@ def _answer(batch: Any, args: argparse.Namespace) -> None:
     settings = ServerSettings(
         served_model_names=tuple(vars(args).get("served_model_name", ())), log_requests=False, max_body_bytes=1 << 30
     )
-    engine = AsyncLLMEngine.from_engine_args(arguments, progress=bar)
     total, done = len(batch.pending), 0
 
     def show() -> None:
@@ -80,10 +99,12 @@ def _answer(batch: Any, args: argparse.Namespace) -> None:
             bar("requests", done, total)
 
     try:
-        app = make_app(engine, settings, args.model)
-        at_once = vars(args).get("at_once", 4 * engine.max_num_seqs)
-        asyncio.run(batch.run(app, max(1, at_once), show))
+        engine = AsyncLLMEngine.from_engine_args(arguments, progress=bar)
+        try:
+            at_once = vars(args).get("at_once", 4 * engine.max_num_seqs)  # the engine always has the next ones
+            asyncio.run(batch.run(make_app(engine, settings, args.model), at_once, show))
+        finally:
+            engine.shutdown()
     finally:
         if bar is not None:
             bar.clear()
-        engine.shutdown()

@@ -62,11 +62,12 @@ def checked_salt(name: str, salt: object) -> str:
     """A non-empty string: "" stands for none. name: what the caller knows it by."""
     if not isinstance(salt, str) or not salt:
         raise refusal(name, salt, "a non-empty string")
-    _check_unicode(name, salt)
+    check_unicode(name, salt)
     return salt
 
 
-def _check_unicode(name: str, text: str) -> None:
+def check_unicode(name: str, text: str) -> None:
+    """InvalidRequestError for a text that UTF-8 cannot hold. name: what the caller knows it by."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -178,7 +179,7 @@ class Admission:
     def _encode(self, text: str) -> list[int]:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
-        _check_unicode("prompt", text)
+        check_unicode("prompt", text)
         if len(text) > _LONG_TEXT:
             self._check_length(self._tokenizer.fewest_tokens(text), "at least ")
         return self._checked_ids("prompt", self._tokenizer.encode(text))
@@ -256,7 +257,7 @@ class Admission:
         model does not have needs no ban."""
         forms = {}
         for position, word in enumerate(params.bad_words or ()):
-            _check_unicode(f"bad_words[{position}]", word)
+            check_unicode(f"bad_words[{position}]", word)
             bare = word.lstrip()
             for text in (bare, " " + bare) if bare else (word,):
                 token_ids = tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -6,30 +6,25 @@ import asyncio
 import json
 import os
 import uuid
-from dataclasses import dataclass
+from collections import deque
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from fastpaged.errors import InvalidRequestError
+from fastpaged.server.batch_line import read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
 
     from fastapi import FastAPI
 
-ROUTES = ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize")
+    from fastpaged.engine.async_llm_engine import AsyncLLMEngine
+    from fastpaged.server.batch_line import BatchLine
 
-
-@dataclass(frozen=True)
-class BatchLine:
-    """One request. problem: why it cannot even be asked; None: it can."""
-
-    custom_id: str
-    url: str
-    body: dict[str, Any]
-    problem: str | None = None
+_BEGIN = b'{"id": "batch_req_'  # of every line that we write
 
 
 class BatchFile:
@@ -39,39 +34,81 @@ class BatchFile:
     """
 
     def __init__(self, source: str, target: str) -> None:
-        """Raises InvalidRequestError for a file that cannot be read, and for a custom_id that is there twice."""
+        """Raises InvalidRequestError for files that cannot be what they should be, OSError for a target that cannot be
+        written."""
         self.target = Path(target)
-        self.lines = list(_read(Path(source)))
-        self.done = _answered(self.target)
-        self.num_failed = 0
+        self.lines = read_lines(Path(source))
+        if self.target.exists() and self.target.samefile(source):
+            raise InvalidRequestError(f"the output must be another file than the input, got {target!r} for both")
+        self._failed = _answered(self.target)  # by custom_id
+        with self.target.open("ab"):
+            pass  # it can be written, or that is known before a model is loaded
 
     @property
     def pending(self) -> list[BatchLine]:
         """Not answered yet, in order."""
-        return [line for line in self.lines if line.custom_id not in self.done]
+        return [line for line in self.lines if line.custom_id not in self._failed]
+
+    @property
+    def num_failed(self) -> int:
+        """Of the requests answered up to now, by an earlier run too: those whose answer is an error."""
+        return sum(self._failed.get(line.custom_id, False) for line in self.lines)
 
     async def run(self, app: FastAPI, at_once: int, on_answer: Callable[[], None]) -> None:
-        """Has the app answer what is pending, so many at once. An answer is in the file before on_answer is called."""
-        waiting = iter(self.pending)
+        """Has the app answer what is pending, so many at once. An answer is in the file before on_answer is called.
+
+        What finds too many waiting is asked again behind all others, with half as many at once. Raises EngineDeadError
+        if the engine dies; what is not in the file then was not answered.
+        """
+        engine: AsyncLLMEngine = app.state.service.engine
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         with self.target.open("a", encoding="utf-8") as out:
             async with httpx.AsyncClient(transport=transport, base_url="http://batch", timeout=None) as client:
 
-                async def worker() -> None:
-                    for line in waiting:
-                        answer = await _ask(client, line)
-                        self.num_failed += answer["error"] is not None or answer["response"]["status_code"] != 200
-                        out.write(json.dumps(answer) + "\n")
-                        out.flush()
-                        on_answer()
+                def write(line: BatchLine, answer: dict[str, Any]) -> None:
+                    dead = engine.dead_error
+                    if dead is not None and _is_failure(answer):
+                        raise dead
+                    out.write(json.dumps(answer) + "\n")
+                    out.flush()
+                    self._failed[line.custom_id] = _is_failure(answer)
+                    on_answer()
 
-                workers = [asyncio.ensure_future(worker()) for _ in range(at_once)]
-                try:
-                    await asyncio.gather(*workers)
-                finally:
-                    for task in workers:
-                        task.cancel()
-                    await asyncio.gather(*workers, return_exceptions=True)
+                lines: Sequence[BatchLine] = self.pending
+                while lines:
+                    lines = await _answer_all(client, lines, at_once, write)
+                    at_once //= 2
+
+
+async def _answer_all(
+    client: httpx.AsyncClient, lines: Sequence[BatchLine], at_once: int, write: Callable[[BatchLine, Any], None]
+) -> list[BatchLine]:
+    """Which were refused because of the others."""
+    waiting = deque(lines)
+    refused = []
+
+    async def worker() -> None:
+        while waiting:
+            line = waiting.popleft()
+            answer = await _ask(client, line)
+            status = answer["response"] and answer["response"]["status_code"]
+            if status == HTTPStatus.SERVICE_UNAVAILABLE and at_once > 1:
+                refused.append(line)
+            else:
+                write(line, answer)
+
+    workers = [asyncio.ensure_future(worker()) for _ in range(min(at_once, len(lines)))]
+    try:
+        await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        waiting.clear()  # a request that misses its cancellation (wait_for() of Python 3.11 does) is a worker's last
+        for task in workers:
+            task.cancel()
+        ends = await asyncio.gather(*workers, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+    return refused
 
 
 async def _ask(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
@@ -84,61 +121,35 @@ async def _ask(client: httpx.AsyncClient, line: BatchLine) -> dict[str, Any]:
     if line.problem is not None:
         answer["error"] = {"code": "invalid_line", "message": line.problem}
         return answer
-    response = await client.post(line.url, json=line.body)
+    response = await client.post(line.url, content=line.body, headers={"Content-Type": "application/json"})
     body = response.json()
     answer["response"] = {"status_code": response.status_code, "request_id": body.get("id"), "body": body}
     return answer
 
 
-def _read(path: Path) -> Iterator[BatchLine]:
-    seen: dict[str, int] = {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"the input must be a file of lines of JSON, got {str(path)!r}: {error}") from error
-    for number, row in enumerate(text.splitlines(), 1):
-        if not row.strip():
-            continue
-        line = _line(row, number)
-        if line.custom_id in seen:
-            raise InvalidRequestError(
-                f"custom_id must be another in every line, got {line.custom_id!r} in lines {seen[line.custom_id]} and "
-                f"{number} of {str(path)!r}"
-            )
-        seen[line.custom_id] = number
-        yield line
+def _is_failure(answer: dict[str, Any]) -> bool:
+    return answer["error"] is not None or answer["response"]["status_code"] != HTTPStatus.OK
 
 
-def _line(row: str, number: int) -> BatchLine:
-    try:
-        found = json.loads(row)
-    except ValueError as error:
-        return BatchLine(f"line-{number}", "", {}, f"line {number} is no JSON: {error}")
-    if not isinstance(found, dict) or not isinstance(found.get("custom_id"), str) or not found["custom_id"]:
-        return BatchLine(f"line-{number}", "", {}, f"line {number} must be an object with a custom_id, a string")
-    name, url, body = found["custom_id"], found.get("url"), found.get("body")
-    if found.get("method", "POST") != "POST" or url not in ROUTES:
-        return BatchLine(name, "", {}, f"method and url must be POST and one of {', '.join(ROUTES)}, got {url!r}")
-    if not isinstance(body, dict) or body.get("stream"):
-        return BatchLine(name, "", {}, "body must be an object, without stream")
-    return BatchLine(name, url, body)
-
-
-def _answered(path: Path) -> set[str]:
-    """What a run before has written. A last line that it could not write to the end is taken off the file."""
+def _answered(path: Path) -> dict[str, bool]:
+    """What a run before has written: custom_id -> whether it failed. A last line that it could not write to the end is
+    taken off the file."""
     if not path.exists():
-        return set()
+        return {}
     data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    done = set()
-    for number, row in enumerate(whole.splitlines(), 1):
+    whole, rest = data[: data.rfind(b"\n") + 1], data[data.rfind(b"\n") + 1 :]
+    failed: dict[str, bool] = {}
+    # Half a line is taken off only if it is half of one of ours: the file may be another by mistake.
+    rows = whole.splitlines() + ([] if rest.startswith(_BEGIN[: len(rest)]) else [rest])
+    for number, row in enumerate(rows, 1):
         try:
-            done.add(json.loads(row)["custom_id"])
+            answer = json.loads(row)
+            failed[answer["custom_id"]] = _is_failure(answer)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidRequestError(
                 f"the output must be a new file, or that of an earlier run of this batch: line {number} of "
                 f"{str(path)!r} is neither"
             ) from error
-    if len(whole) < len(data):
+    if rest:
         os.truncate(path, len(whole))
-    return done
+    return failed

@@ -58,7 +58,8 @@ class _Answer:
         self._n = n
         self._usage = Usage()
         self._role = _role(call.service, body)
-        self._echo = str(joined_text(body.messages[-1].get("content")) or "") if body.echo else ""
+        is_echoed = body.echo and body.messages[-1].get("role") == self._role
+        self._echo = str(joined_text(body.messages[-1].get("content")) or "") if is_echoed else ""
         self._logprobs = ChatLogprobs(
             call.service.engine.get_tokenizer(),
             body.num_logprobs or 0,
@@ -154,7 +155,7 @@ class _Answer:
 
 
 def _role(service: Service, body: ChatCompletionRequest) -> str:
-    """Whoever speaks: with continue_final_message the one who has begun."""
-    if body.continue_final_message:
-        return str(body.messages[-1].get("role"))
-    return service.settings.response_role
+    """Whoever speaks: where the prompt begins no answer, still the one who spoke last."""
+    if body.template_arguments["add_generation_prompt"]:
+        return service.settings.response_role
+    return str(body.messages[-1].get("role"))

@@ -52,8 +52,8 @@ class Conversation(BaseModel):
 
 class ChatCompletionRequest(GenerationFields, Conversation):
     """max_tokens, max_completion_tokens: None is the rest of the context. logprobs: of each token, with top_logprobs
-    alternatives. echo: a choice begins with the last message, which it goes on with. tools, tool_choice and other
-    formats than text are not there yet."""
+    alternatives. echo: a choice begins with the last message, if that is of the role that answers. tools, tool_choice
+    and other formats than text are not there yet."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -70,19 +70,14 @@ class ChatCompletionRequest(GenerationFields, Conversation):
             raise ApiError(400, "tool_choice must be left out without tools", param="tool_choice")
         if self.tools is not None and self.tool_choice != "none":
             raise ApiError(501, _NO_TOOLS, param="tools")
-        self._check_format()
         super().check_served()
+        if self.max_completion_tokens is not None and self.max_completion_tokens < 1:
+            what = f"max_completion_tokens must be an integer >= 1, got {self.max_completion_tokens}"
+            raise ApiError(400, what, param="max_completion_tokens")
         if self.top_logprobs is not None and not self.logprobs:
             raise ApiError(400, "top_logprobs must be left out unless logprobs is true", param="top_logprobs")
         if self.top_logprobs is not None and self.top_logprobs < 0:
             raise ApiError(400, f"top_logprobs must be an integer >= 0, got {self.top_logprobs}", param="top_logprobs")
-
-    def _check_format(self) -> None:
-        wanted = (self.model_extra or {}).get("response_format")
-        if isinstance(wanted, dict) and wanted.get("type") == "json_schema" and not wanted.get("json_schema"):
-            raise ApiError(
-                400, "response_format must hold a json_schema with the type 'json_schema'", param="response_format"
-            )
 
     @property
     def num_logprobs(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.engine.admission import check_unicode
 from fastpaged.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def _render(
     text = tokenizer.apply_chat_template(messages, chat_template=service.settings.chat_template, **arguments)
     if not text:
         raise InvalidRequestError("messages: the chat template makes an empty prompt of them")
+    check_unicode("messages", text)
     return {"prompt": text, "prompt_token_ids": tokenizer.encode(text, add_special_tokens=add_special_tokens)}
 
 

@@ -6,6 +6,7 @@ The body is {"error": {"message", "type", "param", "code"}}, as clients of OpenA
 from __future__ import annotations
 
 import logging
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _TYPES = {
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }
+_ARGUMENT = re.compile(r"(?!(?:an?|the) )([a-z_]+)(?:\[[^ :]*\])?(?::| .*\bmust\b)")
 _RETRY_AFTER = "1"  # second: queues are short by then, or another answer says so
 _NOT_AGAIN = {"X-Should-Retry": "false"}  # OpenAI's clients send again whatever ends in 5xx, unless they are told this
 
@@ -70,6 +72,6 @@ def api_error(error: BaseException) -> ApiError:
 
 
 def _argument_of(message: str) -> str | None:
-    """Messages about an argument begin with its name."""
-    name = message.partition(" ")[0].partition("[")[0]
-    return name if name.isidentifier() and "must" in message else None
+    """Messages about an argument begin with its name or a place in it: "n must be ...", "messages[1]['role']: ..."."""
+    found = _ARGUMENT.match(message)
+    return found[1] if found is not None else None

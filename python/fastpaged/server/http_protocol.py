@@ -45,9 +45,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._head_bytes = 0
         self._head_ends = True  # no head has begun that has not come whole
-        self._ignores = False  # what comes: there is a request to be answered first
+        self._ignores = False  # what comes: there is a request to be answered first, or it was refused
         self._since = time.monotonic()  # when it last became otherwise what is waited for
-        self._unsent = 0  # bytes in the transport's buffer as last seen, of a reader who takes nothing
+        self._unsent = 0  # num_unsent as last seen
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -94,6 +94,8 @@ class HttpProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.settings.max_header_bytes:
             self._refuse(431, f"the head of a request must be at most {self.settings.max_header_bytes} bytes")
+            self._ignores = True
+            return
         self._head_ends = True
         self._since = time.monotonic()
         super().on_headers_complete()
@@ -118,28 +120,31 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, "this is no HTTP request")
 
     @property
+    def num_unsent(self) -> int:
+        """Bytes of answers that the kernel has not taken yet."""
+        return self.transport.get_write_buffer_size()
+
+    @property
     def _first_look(self) -> float:
         return min(self.settings.read_timeout, self.settings.send_timeout)
 
     def _look(self) -> None:
-        """Whether what is waited for has taken too long."""
+        """Whether what is waited for has taken too long: that a reader takes what there is for him, be his answer at
+        its end and the connection closed or not, or else a head that has not come whole, or not begun."""
         self._timer = None
-        if self.transport.is_closing():
-            return
-        now = time.monotonic()
-        if not self._head_ends or self.cycle is None:  # a head that has not come whole, or not begun
-            if now - self._since >= self.settings.read_timeout:
-                self._refuse(408, f"a request's head must come within {self.settings.read_timeout:g} s")
-                return
-        elif self.flow.write_paused:
-            unsent = self.transport.get_write_buffer_size()
-            if unsent != self._unsent:
-                self._unsent, self._since = unsent, now
-            elif now - self._since >= self.settings.send_timeout:
+        now, unsent = time.monotonic(), self.num_unsent
+        if unsent != self._unsent:
+            self._unsent, self._since = unsent, now
+        if unsent > 0:
+            if now - self._since >= self.settings.send_timeout:
                 self.transport.abort()
                 return
-        else:
+        elif self.transport.is_closing():
+            return
+        elif self._head_ends and self.cycle is not None:
             self._since = now
+        elif now - self._since >= self.settings.read_timeout:
+            self._refuse(408, f"a request's head must come within {self.settings.read_timeout:g} s")
         self._timer = self.loop.call_later(self._first_look / 4, self._look)
 
     def _refuse(self, status: int, message: str) -> None:

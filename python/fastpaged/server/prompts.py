@@ -6,6 +6,7 @@ import asyncio
 import reprlib
 from typing import TYPE_CHECKING, Any
 
+from fastpaged.engine.admission import check_unicode
 from fastpaged.server.errors import ApiError
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def cut_prompt(
 
 
 async def encoded(service: Service, text: str, *, add_special: bool) -> list[int]:
-    """Token ids; a long text does not hold up the event loop."""
+    """Token ids of a prompt; a long text does not hold up the event loop."""
+    check_unicode("prompt", text)
     tokenizer = service.engine.get_tokenizer()
     if len(text) > _LONG_TEXT:
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special)

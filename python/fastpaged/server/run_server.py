@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fastpaged.server.settings import ServerSettings
 
 _LAST_WORDS = 5.0  # seconds that aborted streams have to reach their readers
+_SHORT = 0.02  # seconds between two looks, at an end only
 
 
 class Server(uvicorn.Server):
@@ -43,6 +44,7 @@ class Server(uvicorn.Server):
         self._service = service
         self._told = asyncio.Event()  # to end, once or more
         self._again = asyncio.Event()
+        self._ends_by = 0.0  # on time.monotonic()'s clock, once no more is waited for than last words
         self.drained: bool | None = None  # whether all requests were finished in time, once it has ended
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -57,9 +59,13 @@ class Server(uvicorn.Server):
         (self._again if self._told.is_set() else self._told).set()
         self._service.is_draining = True
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Until it has ended."""
+        self._loop = asyncio.get_running_loop()  # before a signal may ask for it
+        await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens."""
-        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         service = self._service
         logging.getLogger(__name__).info("serving %s on %s", service.model_names[0], self._places())
@@ -93,11 +99,12 @@ class Server(uvicorn.Server):
         service, log = self._service, logging.getLogger(__name__)
         timeout = service.settings.shutdown_timeout
         log.info("draining: %d requests in flight have %g s to finish", service.num_in_flight, timeout)
-        idle = asyncio.ensure_future(service.until_idle())
+        idle = asyncio.ensure_future(self._until_answered())
         again = asyncio.ensure_future(self._again.wait())
         await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         num_cut = service.num_in_flight
         self.drained = num_cut == 0
+        self._ends_by = time.monotonic() + _LAST_WORDS
         if num_cut > 0:
             await service.close()
             with contextlib.suppress(asyncio.TimeoutError):
@@ -106,21 +113,30 @@ class Server(uvicorn.Server):
             task.cancel()
         log.info("drained: %s", "all requests were finished" if num_cut == 0 else f"{num_cut} requests were cut short")
 
+    async def _until_answered(self) -> None:
+        """Until nothing is in flight, and all answers are on their way."""
+        await self._service.until_idle()
+        while any(connection.num_unsent > 0 for connection in self._connections):
+            await asyncio.sleep(_SHORT)
+
+    @property
+    def _connections(self) -> list[HttpProtocol]:
+        return [connection for connection in self.server_state.connections if isinstance(connection, HttpProtocol)]
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """No more connections; those that are there get what is in their buffers, and are closed."""
         for server in self.servers:
             server.close()
         for listener in sockets or []:
             listener.close()
-        for connection in list(self.server_state.connections):
+        for connection in self._connections:
             connection.shutdown()
-        until = time.monotonic() + _LAST_WORDS
-        while self.server_state.tasks and time.monotonic() < until:
-            await asyncio.wait(set(self.server_state.tasks), timeout=until - time.monotonic())
-        for connection in list(self.server_state.connections):
-            transport = getattr(connection, "transport", None)
-            if transport is not None:
-                transport.abort()
+        while (self.server_state.connections or self.server_state.tasks) and time.monotonic() < self._ends_by:
+            await asyncio.sleep(_SHORT)
+        for connection in self._connections:
+            connection.transport.abort()
+        if self.server_state.tasks:  # who learn of it
+            await asyncio.wait(set(self.server_state.tasks), timeout=_LAST_WORDS)
         await self.lifespan.shutdown()
 
     @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -19,21 +20,16 @@ router = APIRouter(tags=["tokenizer"])
 _MANY = 1024  # token ids that are decoded on another thread
 
 
-class TokenizeText(BaseModel):
-    """A text. add_special_tokens: with the model's frame, often a BOS."""
+class TokenizeRequest(Conversation):
+    """Either a prompt, a text, or messages, of which the chat template makes one. add_special_tokens: with the model's
+    frame, often a BOS; null is so for a text, and not for messages, which have special tokens of their own."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
-    model: str | None = None
-    prompt: str = Field(examples=["Once upon a time"])
-    add_special_tokens: bool = True
-    return_token_strs: bool | None = None
-
-
-class TokenizeConversation(Conversation):
-    """What the chat template makes of a conversation, which has special tokens of its own."""
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["prompt"]}, {"required": ["messages"]}]})
 
     model: str | None = None
-    add_special_tokens: bool = False
+    prompt: str | None = Field(None, examples=["Once upon a time"])
+    messages: list[dict[str, Any]] = Field([], examples=[[{"role": "user", "content": "Hello"}]])
+    add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
 
 
@@ -46,14 +42,16 @@ class DetokenizeRequest(BaseModel):
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeText | TokenizeConversation, request: Request) -> JSONResponse:
+async def tokenize(body: TokenizeRequest, request: Request) -> JSONResponse:
     """{"count", "max_model_len", "tokens", "token_strs"}."""
     service = Service.of(request)
     service.check_model(body.model)
-    if isinstance(body, TokenizeText):
-        tokens = await encoded(service, body.prompt, add_special=body.add_special_tokens)
+    if (body.prompt is not None) == ("messages" in body.model_fields_set):
+        raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
+    if body.prompt is not None:
+        tokens = await encoded(service, body.prompt, add_special=body.add_special_tokens is not False)
     else:
-        prompt = await conversation_prompt(service, body, add_special_tokens=body.add_special_tokens)
+        prompt = await conversation_prompt(service, body, add_special_tokens=bool(body.add_special_tokens))
         tokens = prompt["prompt_token_ids"]
     if len(tokens) > _MANY:  # of which each is looked at
         return await asyncio.to_thread(_answer, service, tokens, body.return_token_strs)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
 from fastpaged import LLM, SamplingParams
 from fastpaged.cli.main import main
+from fastpaged.errors import EngineDeadError
+from fastpaged.server.batch_file import BatchFile
 
 OPTIONS = ["--isa", "scalar", "--num-threads", "1", "--num-blocks", "64", "--no-packed-cache"]
 
@@ -117,3 +125,109 @@ def test_the_files_may_be_options(tiny_llama: Path, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     assert main(["run-batch", "-i", source, "-o", str(target), "--model", str(tiny_llama), *OPTIONS]) == 0
     assert list(read(target)) == ["a"]
+
+
+def test_whatever_a_line_holds_its_neighbours_are_answered(tiny_llama: Path, tmp_path: Path) -> None:
+    deep = '{"custom_id": "deep", "method": "POST", "url": "/v1/completions", "body": {"prompt": ' + "[" * 50_000
+    rows = [
+        json.dumps(completion("separators", prompt="a\u2028b\x85c"), ensure_ascii=False).encode(),
+        b'{"custom_id": "\xff"}',
+        json.dumps(completion("nan", prompt="x", temperature=float("nan"))).encode(),
+        json.dumps(completion("half", prompt="\ud800")).encode(),
+        deep.encode(),
+        json.dumps(completion("line-7", prompt="x")).encode() + b"\r",
+        b"7",
+        json.dumps(completion("get", prompt="x") | {"method": "GET"}).encode(),
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + b"\n".join(rows))
+    target = tmp_path / "out.jsonl"
+    assert run(tiny_llama, str(source), target) == 1
+    answers = read(target)
+    statuses = {name: row["response"] and row["response"]["status_code"] for name, row in answers.items()}
+    assert statuses == {
+        "separators": 200, "line-2": None, "nan": 400, "half": 400, "line-5": None, "line-7": 200, "line-7'": None,
+        "get": None,
+    }  # fmt: skip
+    assert answers["get"]["error"]["message"] == "method must be 'POST', got 'GET'"
+
+
+def test_what_failed_before_counts_as_failed(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in.jsonl", [completion("a", prompt="x"), completion("b", prompt="x", temperature=9.0)])
+    target = tmp_path / "out.jsonl"
+    assert run(tiny_llama, source, target) == 1
+    before = target.read_bytes()
+    assert run(tiny_llama, source, target) == 1
+    assert target.read_bytes() == before
+    assert capsys.readouterr().err.count("1 answered, 1 failed: ") == 2
+
+
+def test_no_file_is_harmed_by_being_named_as_the_output(
+    tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text(json.dumps(completion("a", prompt="x")), encoding="utf-8")  # the last line has no end
+    other = tmp_path / "other.txt"
+    other.write_text("something else", encoding="utf-8")
+    for target, words in (
+        (source, "the output must be another file than the input"),
+        (other, "the output must be a new file"),
+        (tmp_path / "no" / "out.jsonl", "No such file or directory"),
+    ):
+        assert run(tmp_path / "no model", str(source), target) == 2  # refused before a model is looked for
+        assert words in capsys.readouterr().err
+    assert json.loads(source.read_text(encoding="utf-8"))["custom_id"] == "a"
+    assert other.read_text(encoding="utf-8") == "something else"
+
+
+def test_a_short_queue_refuses_nothing_in_the_end(tiny_llama: Path, tmp_path: Path) -> None:
+    lines: list[Any] = [completion(f"r{number}", prompt=f"The {number}") for number in range(12)]
+    target = tmp_path / "out.jsonl"
+    options = ["--max-num-seqs", "1", "--max-num-queued-requests", "1", "--at-once", "12"]
+    assert run(tiny_llama, write(tmp_path / "in.jsonl", lines), target, *options) == 0
+    assert len(read(target)) == 12
+
+
+def test_ctrl_c_leaves_whole_lines_and_the_rest_for_later(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[Any] = [completion(f"r{number}", prompt=f"The {number}") for number in range(6)]
+    source, target = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    answer_all = BatchFile.run
+
+    async def interrupted(batch: BatchFile, app: FastAPI, at_once: int, on_answer: Callable[[], None]) -> None:
+        def answered() -> None:
+            on_answer()
+            if len(batch.pending) == 3:
+                signal.raise_signal(signal.SIGINT)
+
+        await answer_all(batch, app, at_once, answered)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BatchFile, "run", interrupted)
+        assert run(tiny_llama, source, target, "--at-once", "1") == 130
+    num_answered = len(read(target))
+    assert num_answered in (3, 4)  # what was being asked may have come to its end
+    assert f"{num_answered} answered, 0 failed, {6 - num_answered} left: run it" in capsys.readouterr().err
+    assert run(tiny_llama, source, target) == 0
+    assert len(read(target)) == 6
+
+
+def test_an_engine_that_dies_leaves_its_requests_unanswered(tmp_path: Path) -> None:
+    app = FastAPI()
+    app.state.service = SimpleNamespace(engine=SimpleNamespace(dead_error=None))
+
+    @app.post("/v1/completions")
+    def answer(body: dict[str, Any]) -> JSONResponse:
+        if body["prompt"] == "2":
+            app.state.service.engine.dead_error = EngineDeadError("the engine died")
+        return JSONResponse({}, 500 if app.state.service.engine.dead_error else 200)
+
+    source = write(tmp_path / "in.jsonl", [completion(f"r{number}", prompt=f"{number}") for number in range(5)])
+    batch = BatchFile(source, str(tmp_path / "out.jsonl"))
+    with pytest.raises(EngineDeadError):
+        asyncio.run(batch.run(app, 1, lambda: None))
+    assert list(read(batch.target)) == ["r0", "r1"]
+    assert [line.custom_id for line in BatchFile(source, str(batch.target)).pending] == ["r2", "r3", "r4"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.async_tools import PROMPTS, answer, greedy, ids, inner, run
+from engine.async_tools import PROMPTS, answer, greedy, ids, inner, run, until
 from engine.fakes import toy_engine
 
 from fastpaged import AsyncLLMEngine, LLMEngine, StepFailedError
@@ -39,6 +40,17 @@ def fail_at(owner: Any, name: str, call: int, error: BaseException) -> None:
     setattr(owner, name, method)
 
 
+async def all_at_once(engine: AsyncLLMEngine, asked: list[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Their results, or what they raised. All are there before the engine plans a step."""
+    held = threading.Event()
+    holding = engine._thread.ask(lambda _: held.wait(60))
+    tasks = [asyncio.ensure_future(one) for one in asked]
+    await until(lambda: engine._thread._commands.qsize() == len(tasks))
+    held.set()
+    assert holding.result(60)
+    return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+
 def assert_nothing_is_held(engine: LLMEngine) -> None:
     engine.scheduler.check_invariants()
     assert engine.scheduler.num_free_blocks == engine.scheduler.num_blocks
@@ -57,7 +69,7 @@ def test_a_step_that_fails_ends_its_own_requests_and_no_other(
     engine = AsyncLLMEngine.with_engine(inner_engine)
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*(ids(engine, prompt, greedy()) for prompt in PROMPTS), return_exceptions=True)
+        return await all_at_once(engine, [ids(engine, prompt, greedy()) for prompt in PROMPTS])
 
     try:
         results = run(all_of_them())
@@ -65,7 +77,8 @@ def test_a_step_that_fails_ends_its_own_requests_and_no_other(
             assert isinstance(result, StepFailedError) or result == answer(prompt)
         has_plan = stage not in ("pins", "schedule")
         num_failed = sum(isinstance(result, StepFailedError) for result in results)
-        assert num_failed <= (1 if has_plan else len(PROMPTS))
+        # One whose outputs were made in that step, and one that is computed already, may both be its own.
+        assert num_failed <= ((2 if overlaps else 1) if has_plan else len(PROMPTS))
         assert run(ids(engine, PROMPTS[0], greedy())) == answer(PROMPTS[0])
         assert not engine.errored
         assert_nothing_is_held(inner(engine))
@@ -127,8 +140,8 @@ def test_a_request_that_finished_in_the_step_that_failed_is_told_so(overlaps: bo
 
     async def three() -> list[Any]:
         lengths = (4, 20, 20)  # the first ends in its 4th step, and the last waits for it
-        asked = (ids(engine, prompt, greedy(length)) for prompt, length in zip(PROMPTS, lengths, strict=False))
-        return await asyncio.gather(*asked, return_exceptions=True)
+        asked = [ids(engine, prompt, greedy(length)) for prompt, length in zip(PROMPTS, lengths, strict=False)]
+        return await all_at_once(engine, asked)
 
     try:
         first, second, third = run(three())
