@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_GRACE = 60.0  # seconds for a server to end
 _PATIENCE = 600.0  # seconds for a server to answer: some compile first
 
 
@@ -21,7 +22,7 @@ _PATIENCE = 600.0  # seconds for a server to answer: some compile first
 def served(
     command: Sequence[str], port: int, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Until /health is 200; what it prints goes nowhere. Terminated at the end."""
+    """Until /health is 200; what it prints goes nowhere. Terminated at the end, then killed."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})}
     )
@@ -30,7 +31,11 @@ def served(
         yield process
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:  # no round is to run beside the last one's server
+            process.kill()
+            process.wait()
 
 
 def fastpaged_command(model: str, port: int, *options: str) -> list[str]:

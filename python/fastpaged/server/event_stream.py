@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
+_LARGE = 16 << 10  # bytes of an event, of what a slow reader missed: others have their turn before the next one
 
 
 def event(body: Mapping[str, Any]) -> bytes:
@@ -55,6 +57,8 @@ class EventStream(Response):
         try:
             async for one in self._events:
                 await send({"type": "http.response.body", "body": one, "more_body": True})
+                if len(one) > _LARGE:
+                    await asyncio.sleep(0)
         except Exception as error:
             await send({"type": "http.response.body", "body": event(api_error(error).body), "more_body": True})
         await send({"type": "http.response.body", "body": DONE, "more_body": False})

@@ -115,7 +115,9 @@ def _of_what_is_not_there(prefix: str, stats: EngineStats, labels: list[str]) ->
     for source in ("device_cache", "host_cache"):
         by_source.add_metric([*labels, source], stats.prompt_tokens[source])
     yield by_source
-    failed = CounterMetricFamily(prefix + "corrupted_requests", "Whose own computation failed.", labels=_LABELS)
+    failed = CounterMetricFamily(
+        prefix + "corrupted_requests", "Finished by an error: see request_success.", labels=_LABELS
+    )
     failed.add_metric(labels, stats.finished["error"])
     yield failed
     for name in ("external_prefix_cache_queries", "external_prefix_cache_hits"):

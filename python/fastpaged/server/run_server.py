@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fastpaged.server.settings import ServerSettings
 
 _LAST_WORDS = 5.0  # seconds that aborted streams have to reach their readers
+_CLEARING = 5.0  # seconds that tasks have to end whose clients are gone
 _SHORT = 0.02  # seconds between two looks, at an end only
 
 
@@ -140,7 +141,7 @@ class Server(uvicorn.Server):
         for connection in self._connections:
             connection.transport.abort()
         if self.server_state.tasks:  # who learn of it
-            await asyncio.wait(set(self.server_state.tasks), timeout=_LAST_WORDS)
+            await asyncio.wait(set(self.server_state.tasks), timeout=_CLEARING)
         await self.lifespan.shutdown()
 
     def _remove_file(self) -> None:
