@@ -38,9 +38,12 @@ def offline(args: argparse.Namespace) -> float:
 
 def in_a_process(args: argparse.Namespace) -> float:
     command = [sys.executable, __file__, *sys.argv[1:], "--only-offline"]
-    pin = lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # noqa: E731
-    done = subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=pin)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, preexec_fn=_keep_to_one_core)
     return float(done.stdout.split()[-1])
+
+
+def _keep_to_one_core() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
 def main() -> int:

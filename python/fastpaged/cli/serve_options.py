@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,6 @@ if TYPE_CHECKING:
     from fastpaged.server.settings import ServerSettings
 
 _KEY_VARIABLE = "FASTPAGED_API_KEY"
-_FIELDS = (
-    "host", "port", "uds", "root_path", "ssl_keyfile", "ssl_certfile", "max_body_bytes", "max_header_bytes",
-    "max_json_depth", "max_connections", "read_timeout", "send_timeout", "keep_alive_timeout", "max_request_seconds",
-    "shutdown_timeout", "stall_threshold", "response_role", "metrics_compat", "otlp_traces_endpoint",
-    "sse_keep_alive_interval", "force_include_usage", "enable_request_id_headers", "enable_docs", "log_requests",
-)  # fmt: skip
 _LISTS = ("served_model_names", "api_keys", "allowed_origins")
 
 # Known from elsewhere, and not there: why.
@@ -117,7 +112,8 @@ def server_settings(args: argparse.Namespace) -> ServerSettings:
     from fastpaged.server.settings import ServerSettings
 
     given = vars(args)
-    fields: dict[str, Any] = {name: given[name] for name in _FIELDS if name in given}
+    names = [field.name for field in dataclasses.fields(ServerSettings)]
+    fields: dict[str, Any] = {name: given[name] for name in names if name in given}
     fields |= {name: tuple(given[name]) for name in _LISTS if name in given}
     if "api_keys" not in fields and os.environ.get(_KEY_VARIABLE):
         fields["api_keys"] = tuple(key.strip() for key in os.environ[_KEY_VARIABLE].split(","))

@@ -14,6 +14,7 @@ from fastpaged.engine.request_terms import RequestTerms
 from fastpaged.errors import InvalidRequestError
 from fastpaged.param_checks import refusal
 from fastpaged.sampling_params import SamplingParams
+from fastpaged.tokenizer.tokenizer import LONG_TEXT
 
 if TYPE_CHECKING:
     from fastpaged.tokenizer import Tokenizer
@@ -22,7 +23,6 @@ MAX_PROMPT_LOGPROBS_BYTES = 1 << 30  # of one prompt
 
 Prompt = str | list[int] | Mapping[str, object]
 
-_LONG_TEXT = 4096  # characters: counted before they are tokenised
 _PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
 _PROMPT_FORMS = "a string, a list of token ids, or a dict with 'prompt' or 'prompt_token_ids', and maybe 'cache_salt'"
 
@@ -180,7 +180,7 @@ class Admission:
         if not text:
             raise InvalidRequestError("prompt must not be empty, got ''")
         check_unicode("prompt", text)
-        if len(text) > _LONG_TEXT:
+        if len(text) > LONG_TEXT:
             self._check_length(self._tokenizer.fewest_tokens(text), "at least ")
         return self._checked_ids("prompt", self._tokenizer.encode(text))
 

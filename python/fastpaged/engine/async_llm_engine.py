@@ -18,6 +18,7 @@ from fastpaged.engine.llm_engine import LLMEngine
 from fastpaged.engine.mailbox import Mailbox, Postman
 from fastpaged.engine.pinned_prefixes import COMPUTING, check_computed
 from fastpaged.errors import EngineClosedError, EngineDeadError, InvalidRequestError
+from fastpaged.tokenizer.tokenizer import LONG_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from fastpaged.tokenizer import Tokenizer
 
 T = TypeVar("T")
-
-_LONG_TEXT = 4096  # characters whose tokenisation would keep an event loop waiting
 
 
 class AsyncLLMEngine(SaysWhyAbsent):
@@ -297,7 +296,7 @@ class AsyncLLMEngine(SaysWhyAbsent):
     async def _prepare(self, prompt: object, prepare: Callable[[LLMEngine], T]) -> T:
         """Long texts are tokenised on another thread: the event loop has others to serve."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        is_long = len(text) > _LONG_TEXT if isinstance(text, str) else _is_conversation(text)
+        is_long = len(text) > LONG_TEXT if isinstance(text, str) else _is_conversation(text)
         try:
             if is_long:
                 return await asyncio.to_thread(prepare, self._thread.engine)

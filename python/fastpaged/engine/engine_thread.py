@@ -177,8 +177,6 @@ class EngineThread:
         except Exception as error:
             self._post_to(mailbox.postman, [(mailbox, error)])
         else:
-            if not self._mailboxes:
-                self._heart.beat()
             self._mailboxes[request.request_id] = mailbox
             if mailbox.is_unwanted:
                 self._abort(request.request_id, mailbox)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from fastpaged.server.completion_logprobs import CompletionLogprobs
+from fastpaged.server.event_stream import compact
 from fastpaged.server.logprobs_body import prompt_logprobs_body
 from fastpaged.server.usage import Usage
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from fastpaged.outputs import CompletionOutput, RequestOutput
     from fastpaged.server.completion_request import CompletionRequest
     from fastpaged.server.generation import Call
-
-_dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class CompletionAnswer:
@@ -30,7 +28,6 @@ class CompletionAnswer:
         self._usage = Usage()
         self._logprobs: dict[int, CompletionLogprobs] = {}  # by choice
         self._begun: set[int] = set()  # choices that have told of their prompt
-        self._head = call.head("text_completion")
 
     def body(self, outputs: list[RequestOutput]) -> dict[str, Any]:
         """The whole answer at once."""
@@ -42,31 +39,27 @@ class CompletionAnswer:
                 if self._body.prompt_logprobs is not None:
                     choice["prompt_logprobs"] = prompt_logprobs_body(output, self._body.prompt_logprobs)
                 choices.append(choice)
-        return {**self._head, "choices": choices, "usage": self._usage.body()}
+        return {**self._call.head("text_completion"), "choices": choices, "usage": self._usage.body()}
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         """The same in pieces: for each output of the engine an event for each choice with news."""
-        head = f'data: {_dump(self._head)[:-1]},"choices":['
-        states_usage = self._call.includes_usage
+        head = self._call.event_head("text_completion")
         async with aclosing(self._call.outputs()) as outputs:
             async for index, output in outputs:
                 self._usage.note(index, output, counts_answers=not self._body.is_scoring)
-                tail = "]}\n\n"
-                if states_usage:
-                    usage = self._usage.body() if self._body.has_continuous_usage else None
-                    tail = f'],"usage":{_dump(usage)}}}\n\n'
+                tail = self._call.event_tail(self._usage)
                 pieces = [f"{head}{self._piece(index, output, answer)}{tail}" for answer in output.outputs]
                 yield "".join(pieces).encode()
-        if states_usage:
-            yield f'{head}],"usage":{_dump(self._usage.body())}}}\n\n'.encode()
+        if self._call.includes_usage:
+            yield f'{head}],"usage":{compact(self._usage.body())}}}\n\n'.encode()
 
     def _piece(self, index: int, output: RequestOutput, answer: CompletionOutput) -> str:
         if self._body.is_plain and answer.finish_reason is None:
             return (
-                f'{{"index":{index * self._n + answer.index},"text":{_dump(answer.text)},'
+                f'{{"index":{index * self._n + answer.index},"text":{compact(answer.text)},'
                 '"logprobs":null,"finish_reason":null,"stop_reason":null}'
             )
-        return _dump(self._choice(index, output, answer))
+        return compact(self._choice(index, output, answer))
 
     def _choice(self, index: int, output: RequestOutput, answer: CompletionOutput) -> dict[str, Any]:
         place = index * self._n + answer.index

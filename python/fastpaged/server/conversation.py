@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged.engine.admission import check_unicode
 from fastpaged.errors import InvalidRequestError
+from fastpaged.tokenizer.tokenizer import LONG_TEXT
 
 if TYPE_CHECKING:
     from fastpaged.server.chat_request import Conversation
     from fastpaged.server.service import Service
-
-_LONG = 4096  # characters that are rendered and tokenised on another thread
 
 
 async def conversation_prompt(
@@ -21,7 +20,7 @@ async def conversation_prompt(
     """{"prompt", "prompt_token_ids"} by the model's chat template, or the server's. InvalidRequestError for messages
     that the template, or whoever checks them, does not take."""
     arguments = conversation.template_arguments
-    if len(repr(conversation.messages)) > _LONG:
+    if len(repr(conversation.messages)) > LONG_TEXT:
         return await asyncio.to_thread(_render, service, conversation.messages, arguments, add_special_tokens)
     return _render(service, conversation.messages, arguments, add_special_tokens)
 

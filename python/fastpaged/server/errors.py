@@ -53,6 +53,11 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
 
 
+def shutting_down() -> ApiError:
+    """What whoever comes too late hears."""
+    return ApiError(503, "the server is shutting down", headers={"Retry-After": _RETRY_AFTER})
+
+
 def api_error(error: BaseException) -> ApiError:
     """What a client hears: all of its own mistakes, and of ours that there was one (the log has it)."""
     if isinstance(error, ApiError):
@@ -62,7 +67,7 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, QueueOverflowError):
         return ApiError(503, str(error), headers={"Retry-After": _RETRY_AFTER})
     if isinstance(error, EngineClosedError):
-        return ApiError(503, "the server is shutting down", headers={"Retry-After": _RETRY_AFTER})
+        return shutting_down()
     if isinstance(error, EngineDeadError):
         return ApiError(500, "the engine is dead; the server's log says why")
     if isinstance(error, StepFailedError):

@@ -21,9 +21,7 @@ DONE = b"data: [DONE]\n\n"
 _LARGE = 16 << 10  # bytes of an event, of what a slow reader missed: others have their turn before the next one
 
 
-def event(body: Mapping[str, Any]) -> bytes:
-    """One event with a JSON object."""
-    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+compact = json.JSONEncoder(separators=(",", ":")).encode  # in ASCII, with no space
 
 
 class EventStream(Response):
@@ -60,5 +58,9 @@ class EventStream(Response):
                 if len(one) > _LARGE:
                     await asyncio.sleep(0)
         except Exception as error:
-            await send({"type": "http.response.body", "body": event(api_error(error).body), "more_body": True})
+            await send({"type": "http.response.body", "body": _event(api_error(error).body), "more_body": True})
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+
+def _event(body: Mapping[str, Any]) -> bytes:
+    return f"data: {compact(body)}\n\n".encode()

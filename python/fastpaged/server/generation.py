@@ -7,48 +7,83 @@ import re
 import time
 import uuid
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastpaged.server.client_watch import while_client_stays
 from fastpaged.server.errors import ApiError
-from fastpaged.server.event_stream import EventStream
+from fastpaged.server.event_stream import EventStream, compact
+from fastpaged.server.json_answer import json_answer
 from fastpaged.server.keep_alive import with_comments
 from fastpaged.server.merged_outputs import Indexed, merged
 from fastpaged.server.request_report import RequestReport
 from fastpaged.server.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
-    from fastapi import Request
+    from fastapi import Request, Response
 
     from fastpaged.outputs import RequestOutput
     from fastpaged.sampling_params import SamplingParams
     from fastpaged.server.generation_fields import GenerationFields
+    from fastpaged.server.usage import Usage
 
 _REQUEST_ID = re.compile(r"[!-~]{1,200}")
 _PART = " "  # between a call's id and a number, in the ids of its requests: in no id that somebody gives
 
 
-class Call:
-    """id: what the answer is called. prompts: as AsyncLLMEngine.generate() takes them."""
+class Answer(Protocol):
+    """What is made of a call's outputs: one body, or events."""
 
-    def __init__(
-        self, request: Request, body: GenerationFields, prefix: str, prompts: list[Any], params: SamplingParams
-    ) -> None:
+    def body(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        """Of each request's last output."""
+
+    def events(self) -> AsyncGenerator[bytes, None]:
+        """Of all that Call.outputs() yields."""
+
+
+class Call:
+    """id: what the answer is called. Making one raises ApiError for a body that cannot be served here."""
+
+    def __init__(self, request: Request, body: GenerationFields, prefix: str) -> None:
+        """prefix: of the id."""
         self.service = Service.of(request)
-        self.id = prefix + _given_id(request, body, prefix)
         self.model = self.service.check_model(body.model)
+        body.check_served()
+        self.service.note_unknown(body.unknown)
+        self.id = prefix + _given_id(request, body, prefix)
         self._request = request
         self._body = body
-        self._prompts = prompts
+        self._prompts: list[Any] = []
+        self._engine_ids: list[str] = []
+
+    async def answered(
+        self, params: SamplingParams, make_prompts: Callable[[], Coroutine[Any, Any, list[Any]]], answer: Answer
+    ) -> Response:
+        """The response, of which a stream's first event is there: what was raised before it has a status. make_prompts:
+        as AsyncLLMEngine.generate() takes them."""
         self._params = params
+        self._engine_ids = self.service.begin(self.id)
+        receive = self._request.receive
+        try:
+            self._prompts = await while_client_stays(receive, make_prompts())
+            if self._body.stream:
+                return await self._stream(answer.events())
+            outputs = await while_client_stays(receive, self._finished())
+            return await json_answer(outputs, answer.body, self._headers)
+        except BaseException:
+            self._end()  # if it has not come to outputs()
+            raise
+
+    def _end(self) -> None:
+        self.service.end(self.id, self._engine_ids)
 
     async def outputs(self) -> AsyncGenerator[Indexed, None]:
         """All its requests' as they come. An output that tells of a failure is an ApiError instead."""
         terms = self._body.terms(self.service.settings.max_request_seconds)
         count = len(self._prompts)
         ids = [self.id] if count == 1 else [f"{self.id}{_PART}{index}" for index in range(count)]
+        self._engine_ids += ids
         requests = [
             self._request_outputs(prompt, request_id, terms)
             for request_id, prompt in zip(ids, self._prompts, strict=True)
@@ -57,16 +92,16 @@ class Call:
         failure: Exception | None = None
         began = time.monotonic()
         try:
-            with self.service.in_flight(self._request, self.id, ids):
-                async with aclosing(merged(requests)) as outputs:
-                    async for item in outputs:
-                        last[item.place] = item.output
-                        _check_computed(item.output)
-                        yield item
+            async with aclosing(merged(requests)) as outputs:
+                async for item in outputs:
+                    last[item.place] = item.output
+                    _check_computed(item.output)
+                    yield item
         except Exception as error:
             failure = error
             raise
         finally:
+            self._end()
             for name, output in zip(ids, last, strict=True):
                 self._report(name, output, failure, began)
 
@@ -110,14 +145,23 @@ class Call:
             "system_fingerprint": service.fingerprint,
         }
 
+    def event_head(self, kind: str) -> str:
+        """The beginning of every event, up to its choices."""
+        return f'data: {compact(self.head(kind))[:-1]},"choices":['
+
+    def event_tail(self, usage: Usage) -> str:
+        """The end of an event with choices."""
+        if not self.includes_usage:
+            return "]}\n\n"
+        return f'],"usage":{compact(usage.body() if self._body.has_continuous_usage else None)}}}\n\n'
+
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with the tokens used."""
         return self._body.includes_usage or self.service.settings.force_include_usage
 
     @property
-    def headers(self) -> dict[str, str]:
-        """Of the answer."""
+    def _headers(self) -> dict[str, str]:
         return {"X-Request-Id": self.id} if self.service.settings.enable_request_id_headers else {}
 
     def prompt_text(self, output: RequestOutput) -> str:
@@ -133,12 +177,7 @@ class Call:
         """Of a token by itself; None where there are no texts."""
         return self.service.engine.get_tokenizer().token_text(token_id) if self._params.detokenize else None
 
-    async def finished(self) -> list[RequestOutput]:
-        """The last output of each request, while the client stays."""
-        return await while_client_stays(self._request.receive, self._finished())
-
-    async def stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
-        """The response that sends these, the first of which is there already: what it raises has a status."""
+    async def _stream(self, events: AsyncGenerator[bytes, None]) -> EventStream:
         interval = self.service.settings.sse_keep_alive_interval
         if interval > 0:
             events = with_comments(events, interval)
@@ -147,7 +186,7 @@ class Call:
         except BaseException:
             await events.aclose()
             raise
-        return EventStream(first, events, self.headers)
+        return EventStream(first, events, self._headers)
 
     async def _finished(self) -> list[RequestOutput]:
         last: dict[int, RequestOutput] = {}

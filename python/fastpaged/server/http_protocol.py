@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from fastpaged.server.errors import ApiError
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -152,8 +154,6 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers on the spot, and hangs up."""
-        from fastpaged.server.errors import ApiError
-
         if self.transport.is_closing():
             return
         body = json.dumps(ApiError(status, message).body).encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,14 +37,17 @@ class PinRequest(BaseModel):
 async def pin_prefix(body: PinRequest, request: Request) -> dict[str, Any]:
     """Computes what is not there of a prefix, and keeps it."""
     service = Service.of(request)
-    service.check_open()
     service.check_model(body.model)
     prefix: Prefix | None = body.messages if body.prompt is None else body.prompt
     if prefix is None or (body.messages is not None and body.prompt is not None):
         raise ApiError(400, "prompt or messages must be given, and not both", param="prompt")
-    with service.preparing(request):
+    name = f"pin-{uuid.uuid4().hex}"
+    engine_ids = service.begin(name)
+    try:
         pinning = service.engine.pin_prefix(prefix, body.ttl, cache_salt=body.cache_salt)
         return _shown(await while_client_stays(request.receive, pinning))
+    finally:
+        service.end(name, engine_ids)
 
 
 @router.get("/v1/cache/prefixes")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastpaged.engine.admission import check_unicode
 from fastpaged.server.errors import ApiError
+from fastpaged.tokenizer.tokenizer import LONG_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from fastpaged.server.service import Service
 
 MAX_PROMPTS = 1024  # of one call
-_LONG_TEXT = 4096  # characters that are tokenised on another thread
 
 GivenPrompt = str | list[str] | list[int] | list[list[int]]
 
@@ -67,7 +67,7 @@ async def encoded(service: Service, text: str, *, add_special: bool) -> list[int
     """Token ids of a prompt; a long text does not hold up the event loop."""
     check_unicode("prompt", text)
     tokenizer = service.engine.get_tokenizer()
-    if len(text) > _LONG_TEXT:
+    if len(text) > LONG_TEXT:
         return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special)
     return tokenizer.encode(text, add_special_tokens=add_special)
 

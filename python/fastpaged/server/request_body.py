@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from fastpaged.server.ascii_json import AsciiJSONResponse
 from fastpaged.server.client_watch import ClientGoneError
 from fastpaged.server.errors import ApiError
 
@@ -39,15 +40,15 @@ class RequestBody:
             await self._app(scope, receive, send)
             return
         try:
-            body = await asyncio.wait_for(self._read(_headers(scope), receive), self._settings.read_timeout)
+            body = await asyncio.wait_for(self._read(dict(scope["headers"]), receive), self._settings.read_timeout)
             check_json(body, self._settings.max_json_depth)
         except ClientGoneError:
             return
         except asyncio.TimeoutError:
-            problem = f"the body must come within {self._settings.read_timeout:g} s"
-            await _refuse(ApiError(408, problem), send)
+            error = ApiError(408, f"the body must come within {self._settings.read_timeout:g} s")
+            await _refusal(error)(scope, receive, send)
         except ApiError as error:
-            await _refuse(error, send)
+            await _refusal(error)(scope, receive, send)
         else:
             await self._app(scope, _Replayed(body, receive), send)
 
@@ -126,8 +127,8 @@ def _check_sizes(value: object) -> None:
     if len(value) > _MOST_FIELDS:
         raise ApiError(400, f"the body must have at most {_MOST_FIELDS} fields, got {len(value)}")
     for name, field in value.items():
-        is_nested = isinstance(field, list) and len(field) > _MOST_NESTED and not isinstance(field[0], int)
-        if is_nested and isinstance(field, list):
+        is_long = isinstance(field, list) and len(field) > _MOST_NESTED
+        if is_long and not all(isinstance(item, int) for item in field):
             raise ApiError(
                 400, f"{name:.100} must hold at most {_MOST_NESTED} items, got {len(field)}", param=name[:100]
             )
@@ -150,17 +151,6 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _headers(scope: Scope) -> dict[bytes, bytes]:
-    return dict(scope["headers"])
-
-
-async def _refuse(error: ApiError, send: Send) -> None:
+def _refusal(error: ApiError) -> AsciiJSONResponse:
     """And hangs up: what is left of the body is not read."""
-    body = json.dumps(error.body).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return AsciiJSONResponse(error.body, error.status, {"Connection": "close"})

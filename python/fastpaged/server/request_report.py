@@ -18,7 +18,7 @@ class RequestReport:
     """Times are in seconds; None: it never came to that. Tokens are of all its answers together.
 
     outcome: "stop", "length", "abort" or "error" as its answers say, all of them where they differ; "gone": the client
-        left; "refused": it never began; "failed": an error ended it.
+        left; "failed": an error ended it.
     """
 
     id: str
@@ -92,7 +92,7 @@ class RequestLog:
 
 def _outcome(output: RequestOutput | None, error: BaseException | None) -> str:
     if error is not None:
-        return "refused" if output is None and isinstance(error, ValueError) else "failed"
+        return "failed"
     if output is None or not output.finished:
         return "gone"
     reasons = dict.fromkeys(answer.finish_reason or "" for answer in output.outputs)

@@ -46,7 +46,6 @@ class Server(uvicorn.Server):
         self._told = asyncio.Event()  # to end, once or more
         self._again = asyncio.Event()
         self._ends_by = 0.0  # on time.monotonic()'s clock, once no more is waited for than last words
-        self.drained: bool | None = None  # whether all requests were finished in time, once it has ended
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Of a signal, on the main thread."""
@@ -107,10 +106,9 @@ class Server(uvicorn.Server):
         again = asyncio.ensure_future(self._again.wait())
         await asyncio.wait({idle, again}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         num_cut = service.num_in_flight
-        self.drained = num_cut == 0
         self._ends_by = time.monotonic() + _LAST_WORDS
         if num_cut > 0:
-            await service.close()
+            await service.abort(list(service.calls))
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.shield(idle), _LAST_WORDS)
         for task in (idle, again):
@@ -220,7 +218,7 @@ def make_server(app: FastAPI, settings: ServerSettings) -> Server:
 def run_server(
     engine: AsyncLLMEngine, settings: ServerSettings, model: str, sockets: Sequence[socket.socket] | None = None
 ) -> None:
-    """Blocks. The engine is shut down when it returns. model: see Service. sockets: that listen already.
+    """Blocks. The engine is shut down when it returns. model: see Service. sockets: of listening_sockets().
 
     Raises OSError if it cannot listen.
     """

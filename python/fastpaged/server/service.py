@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
@@ -12,10 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastpaged.errors import InvalidRequestError, QueueOverflowError
-from fastpaged.server.errors import ApiError
+from fastpaged.server.errors import ApiError, shutting_down
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from fastapi import Request
 
@@ -45,9 +44,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self.readers: list[Reader] = []  # of what became of each request
-        self._preparing: set[object] = set()  # calls that were let in and have no requests yet
         self.unwanted: set[str] = set()  # calls in flight that were aborted
-        self.is_closed = False  # those that were let in are not begun any more
         self.is_draining = False  # no new ones are let in
 
     @classmethod
@@ -78,57 +75,37 @@ class Service:
 
     @property
     def num_in_flight(self) -> int:
-        """Calls that were let in and not answered to the end, those whose prompts are still made among them."""
-        return len(self.calls) + len(self._preparing)
+        """Calls that were let in and not answered to the end."""
+        return len(self.calls)
 
-    @contextlib.contextmanager
-    def preparing(self, request: Request) -> Iterator[None]:
-        """From a call's admission on: it is in flight before it has requests in the engine, and draining waits for it.
-        REQUIRES: check_open() was called at this very moment."""
-        mark = object()
-        self._preparing.add(mark)
-        self._idle.clear()
-        request.state.preparing = mark
-        try:
-            yield
-        finally:
-            self._forget(mark)
+    def begin(self, call: str) -> list[str]:
+        """Lets a call in, which is in flight until end() is told: draining waits for it. To the list that comes back
+        its requests of the engine are to be added; there are none while its prompts are made.
 
-    def _forget(self, mark: object) -> None:
-        self._preparing.discard(mark)
-        if not self.calls and not self._preparing:
-            self._idle.set()
-
-    @contextlib.contextmanager
-    def in_flight(self, request: Request, call: str, engine_ids: list[str]) -> Iterator[None]:
-        """While a call is generated for, by requests of the engine. Draining waits for all of them.
-
-        InvalidRequestError if one of that name is there already, ApiError 503 if all are aborted by now.
+        Raises what check_open() does, and InvalidRequestError if one of that name is there already.
         """
-        if self.is_closed:
-            raise ApiError(503, "the server is shutting down", headers={"Retry-After": "1"})
+        self.check_open()
         if call in self.calls:
             raise InvalidRequestError(f"request_id must be new, got {call!r}, which is still unfinished")
+        engine_ids: list[str] = []
         self.calls[call] = engine_ids
         self._idle.clear()
-        self._preparing.discard(getattr(request.state, "preparing", None))
-        try:
-            yield
-        finally:
+        return engine_ids
+
+    def end(self, call: str, engine_ids: list[str]) -> None:
+        """Nothing is done for it any more. engine_ids: what begin() gave; a call that has ended already may be followed
+        by another of its name."""
+        if self.calls.get(call) is engine_ids:
             del self.calls[call]
             self.unwanted.discard(call)
-            self._forget(None)
+            if not self.calls:
+                self._idle.set()
 
     async def abort(self, calls: Iterable[str]) -> None:
         """Ends calls in flight: what of them the engine has, and what it is still to have."""
         found = [call for call in calls if call in self.calls]
         self.unwanted.update(found)
         await self.engine.abort([engine_id for call in found for engine_id in self.calls[call]])
-
-    async def close(self) -> None:
-        """Aborts all that is in flight, and whatever comes."""
-        self.is_closed = True
-        await self.abort(list(self.calls))
 
     def calls_named(self, name: str) -> list[str]:
         """The calls in flight of that id, with or without the prefix of their kind."""
@@ -151,7 +128,7 @@ class Service:
         """ApiError 503 while the server drains, QueueOverflowError where too much waits: at once, for the engine is not
         asked in the middle of a step."""
         if self.is_draining:
-            raise ApiError(503, "the server is shutting down", headers={"Retry-After": "1"})
+            raise shutting_down()
         try:
             self.engine.check_admission()
         except QueueOverflowError:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _WINDOW_DECODERS = frozenset(
     {"null", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace", "WordPiece", "BPEDecoder"}
 )
-_LONG = 4096  # characters: encoding them takes milliseconds
+LONG_TEXT = 4096  # characters: encoding them takes milliseconds, for which others are not to wait
 _SHRINKING = 4  # times at most that normalisation makes a text shorter
 _ANSWER = "fastpagedanswer"  # a message no template has reason to change
 
@@ -66,7 +66,7 @@ class Tokenizer:
             found = f"a lone surrogate, U+{ord(text[error.start]):04X}, at {error.start}"
             raise InvalidRequestError(f"text: expected a string that UTF-8 can hold, found {found}") from None
         with library_failures(f"{self._definition.source}: encoding failed: "):
-            if len(text) > _LONG:  # of several texts, even of one, it lets other threads run meanwhile
+            if len(text) > LONG_TEXT:  # of several texts, even of one, it lets other threads run meanwhile
                 ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
             else:
                 ids = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
@@ -85,7 +85,7 @@ class Tokenizer:
         pad their vocabularies) have no text."""
         with library_failures(f"{self._definition.source}: decoding failed: "):
             try:
-                if len(token_ids) > _LONG:
+                if len(token_ids) > LONG_TEXT:
                     return self._backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
                 return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
             except (TypeError, OverflowError):

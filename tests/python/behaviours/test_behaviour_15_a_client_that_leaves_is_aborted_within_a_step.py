@@ -50,7 +50,7 @@ def test_behaviour_15_a_client_that_leaves_is_aborted_within_a_step(tiny_llama: 
         other = ask_other(server, answers)
         until(lambda: len(server.service.calls) == 1)
         client = RawClient(server.url, ASK | fields)
-        until(lambda: len(server.service.calls) == 2)
+        until(lambda: len(server.service.calls) == 2 and all(server.service.calls.values()))
         _, leaving = list(server.service.calls.values())
         gate.let(steps)
         until(lambda: gate.num_let == steps)
@@ -105,3 +105,36 @@ def test_behaviour_15_an_abort_by_name_ends_prompts_whose_turn_has_not_come(tiny
         assert answer.count(b'"finish_reason":"abort"') == 200
         assert gate.num_let < 100  # the step that was under way, and those of requests that came behind it
         client.leave()
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+def test_behaviour_15_a_client_whose_request_is_preempted_leaves_nothing_behind(tiny_llama: Path, mode: str) -> None:
+    with running_server(tiny_llama, num_blocks=10, preemption_mode=mode, swap_space=0.001) as server:
+        scheduler = inner(server).scheduler
+        answers: list[list[int]] = []
+        ask_other(server, answers).join()
+        gate = StepGate(server)
+        other = ask_other(server, answers)
+        until(lambda: len(server.service.calls) == 1 and all(server.service.calls.values()))
+        client = RawClient(server.url, ASK | {"max_tokens": 60})
+        until(lambda: len(server.service.calls) == 2 and all(server.service.calls.values()))
+        _, leaving = list(server.service.calls.values())
+        while scheduler.num_swapped + scheduler.num_waiting == 0 or not inner(server).has_request(leaving[0]):
+            steps = gate.num_let + 1
+            gate.let(1)
+            until(lambda steps=steps: gate.num_let == steps)  # type: ignore[misc]
+        assert scheduler.stats.num_preemptions == 1
+        assert (scheduler.num_swapped == 1) == (mode == "swap")
+        client.leave()
+        until(lambda: len(server.service.calls) == 1)
+        steps = gate.num_let + 2
+        gate.let(2)
+        until(lambda: gate.num_let == steps)
+        assert not inner(server).has_request(leaving[0])
+        assert (scheduler.num_swapped, scheduler.num_waiting) == (0, 0)
+        gate.open()
+        other.join()
+        assert answers[0] == answers[1]
+        until(lambda: server.engine.progress().num_unfinished == 0)
+        assert scheduler.num_free_blocks == scheduler.num_blocks
+        assert scheduler.num_free_host_blocks == scheduler.num_host_blocks

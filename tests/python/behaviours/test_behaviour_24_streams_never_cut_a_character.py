@@ -81,8 +81,6 @@ def test_behaviour_24_a_chat_s_deltas_are_its_text(server: Running, seed: int) -
 def test_behaviour_24_a_character_of_several_tokens_comes_in_one_piece(server: Running, character: str) -> None:
     by_bytes = {piece: token_id for token_id, piece in byte_tokens(server).items()}
     data = character.encode()
-    if any(bytes([byte]) not in by_bytes for byte in data):
-        pytest.skip("the vocabulary has no token for one of its bytes")
-    stream = inner(server).tokenizer.text_stream([by_bytes[data[:1]]][:0])
+    stream = inner(server).tokenizer.text_stream([])
     shown = [stream.push(by_bytes[bytes([byte])]) for byte in data]
     assert shown == [""] * (len(data) - 1) + [character]

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from engine.async_tools import PROMPTS, answer, greedy, ids, inner, run, until
+from engine.fake_clock import on_fake_clock
 from engine.fakes import toy_engine
 
 from fastpaged import AsyncLLMEngine, LLMEngine, StepFailedError
 from fastpaged.engine.fault_trace import MOST
+from fastpaged.engine.phase_watch import SCHEDULE, UPDATE
 
 # Stage -> (whose method, its name). In the order of a step.
 STAGES: dict[str, tuple[Callable[[LLMEngine], Any], str]] = {
@@ -147,6 +149,38 @@ def test_a_request_that_finished_in_the_step_that_failed_is_told_so(overlaps: bo
         first, second, third = run(three())
         assert isinstance(first, StepFailedError)
         assert isinstance(second, StepFailedError)
+        assert third == answer(PROMPTS[2])
+        assert_nothing_is_held(inner(engine))
+    finally:
+        engine.shutdown()
+
+
+def test_a_request_whose_time_was_up_in_the_step_that_failed_is_told_so(tmp_path: Path) -> None:
+    inner_engine = toy_engine(max_num_seqs=1, fault_trace_dir=str(tmp_path))
+    clock = on_fake_clock(inner_engine)
+    watched, steps = inner_engine._watch.end, [0]
+
+    def end(phase: int, **copies: int) -> None:
+        watched(phase, **copies)
+        if phase == SCHEDULE:
+            steps[0] += 1
+            if steps[0] == 3:
+                clock.pass_seconds(9)  # of which the next plan hears
+        elif phase == UPDATE and steps[0] == 4:
+            raise KeyError("behind the scheduler's update, before outputs are made")
+
+    inner_engine._watch.end = end  # type: ignore[method-assign]
+    engine = AsyncLLMEngine.with_engine(inner_engine)
+
+    async def timed() -> list[int]:
+        outputs = [output async for output in engine.generate(PROMPTS[1], greedy(), deadline=5.0)]
+        return outputs[-1].outputs[0].token_ids
+
+    try:
+        asked = [ids(engine, PROMPTS[0], greedy()), timed(), ids(engine, PROMPTS[2], greedy())]
+        first, late, third = run(all_at_once(engine, asked))
+        assert isinstance(first, StepFailedError)
+        assert isinstance(late, StepFailedError)
         assert third == answer(PROMPTS[2])
         assert_nothing_is_held(inner(engine))
     finally:

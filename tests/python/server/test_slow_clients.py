@@ -96,17 +96,23 @@ def test_silent_connections_keep_nobody_from_anything(tiny_llama: Path) -> None:
 NEXT = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+def asked_ahead(server: Running, together: bool, more: bytes) -> socket.socket:
+    """A request that is let in, and more behind it, in one piece with it or after that."""
+    body = json.dumps(STREAM | {"stream": False}).encode()
+    request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    client = connected(server)
+    client.sendall(request + more if together else request)
+    until(lambda: len(server.service.calls) == 1)
+    if not together:
+        client.sendall(more)
+    return client
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_a_client_that_sends_ahead_and_leaves_is_noticed(tiny_llama: Path, together: bool) -> None:
     with running_server(tiny_llama) as server:
         gate = StepGate(server)
-        body = json.dumps(STREAM | {"stream": False}).encode()
-        request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-        client = connected(server)
-        client.sendall(request + NEXT if together else request)
-        until(lambda: len(server.service.calls) == 1)
-        if not together:
-            client.sendall(NEXT)
+        client = asked_ahead(server, together, NEXT)
         gate.let(2)
         client.close()
         until(lambda: not server.service.calls)
@@ -118,13 +124,7 @@ def test_a_client_that_sends_ahead_and_leaves_is_noticed(tiny_llama: Path, toget
 def test_what_is_sent_ahead_ends_the_connection_with_the_answer(tiny_llama: Path, together: bool) -> None:
     with running_server(tiny_llama) as server:
         gate = StepGate(server)
-        body = json.dumps(STREAM | {"stream": False}).encode()
-        request = HEAD + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
-        client = connected(server)
-        client.sendall(request + NEXT if together else request)
-        until(lambda: len(server.service.calls) == 1)
-        if not together:
-            client.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 1_000_000)
+        client = asked_ahead(server, together, NEXT if together else b"GET / HTTP/1.1\r\nX: " + b"a" * 1_000_000)
         gate.open()
         answer = b""
         with contextlib.suppress(ConnectionResetError):
